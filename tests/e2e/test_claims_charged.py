@@ -250,15 +250,6 @@ def test_a_name_of_claims_that_is_posted_at_once_six_times_is_charged_once(progr
     kubectl.apply(other)
 
 
-def test_a_pod_asks_for_cards_by_limits_or_by_a_claim_that_it_names(program: Deployment, team: str) -> None:
-    kubectl = program.kubectl
-    kubectl.apply(claim(team, "named", TEN))
-    both = pod(team, "both", uses="named")
-    both["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-    assert "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both" in kubectl.refused(both)
-    assert memory(kubectl, team) == 10000
-
-
 def test_claims_pass_no_pod_that_waits_in_a_queue(program: Deployment, team: str) -> None:
     """In order of arrival, one of two places is free, and the first in the line needs both."""
     kubectl = program.kubectl

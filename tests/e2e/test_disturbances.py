@@ -173,14 +173,3 @@ def test_replacing_each_replica_refuses_no_review(program: Deployment) -> None:
     eventually(lambda: kubectl.used(space), {"gpu": _canonical(created)})
     for name in list(program.replicas):
         program.stop(name)
-
-
-def test_broken_connections_cost_nothing(program: Deployment) -> None:
-    kubectl = program.kubectl
-    space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=3))
-    for number in range(3):
-        program.balancer.break_connections()
-        kubectl.apply(pod(space, f"p{number}", gpu=1, gpumem=10))
-    assert "exceeded quota" in kubectl.refused(pod(space, "p3", gpu=1, gpumem=10))
-    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), ({"gpu": "3"}, {}))

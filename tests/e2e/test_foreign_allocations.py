@@ -172,22 +172,6 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(program: 
     assert f"requested: {KOORDINATORS[2]}=12079595520 (smallest eligible card)" in refused
 
 
-def test_words_of_vendors_are_reserved_on_pods_with_cards_alone(program: Deployment) -> None:
-    """Elsewhere they mean nothing: another project may use them, and a pod gets no card by them."""
-    kubectl, space = program.kubectl, namespace(program.kubectl)
-    mine = tenant(kubectl, program.plane, program.folder, space)
-    words = ("predicate-time", "AWS_NEURON_IDS", "enflame.com/gcu-assigned", "huawei.com/Ascend910B3")
-    mine.apply(builders.pod("plain", namespace=space, annotations=dict.fromkeys(words, "1")))
-    assert annotate(mine, space, "plain", dict.fromkeys(words, "2")) == ""
-    card = pod(space, "card", **{"huawei.com/Ascend910B3": 1})
-    for key in words:
-        forged = card | {"metadata": {**card["metadata"], "name": "forged", "annotations": {key: "1"}}}
-        assert f"annotation {key} is written by the scheduler only; remove it from the pod" in mine.refused(forged)
-    mine.apply(card)
-    for key in words:
-        assert f"{key} {ONLY_SCHEDULERS.format(space)}" in annotate(mine, space, "card", {key: "1"})
-
-
 HELD_IN, GROUP = "kai-resource-reservation", "runai-gpu-group"
 
 
