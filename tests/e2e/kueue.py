@@ -7,73 +7,37 @@ suspended Job starts then. Left out are its finalizers, its own objects, and all
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from .api_client import ApiClient, api_client
-from .deployment import Deployment, eventually
-from .objects import JSON, pod
-from .webhooks import answering
+from .deployment import Deployment
+from .objects import JSON
+from .webhooks import mutating
 
 GATE = "kueue.x-k8s.io/admission"
 QUEUE, MANAGED, WORKLOAD = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed", "kueue.x-k8s.io/workload"
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
 FAST, SERVING = "kueue.x-k8s.io/pod-group-fast-admission", "kueue.x-k8s.io/pod-group-serving"
 PARENT = "kueue.x-k8s.io/pod-suspending-parent"
-_CONFIGURATION = "kueue-mutating-webhook-configuration"
 
 
 @contextmanager
 def kueue(program: Deployment, cards: int, *namespaces: str) -> Iterator[None]:
     """Kueue, with a ClusterQueue of so many cards for each of the namespaces, until the block ends."""
-    called = threading.Event()
-
-    def answer(request: JSON) -> JSON:
-        called.set()
-        patch = base64.b64encode(json.dumps(_mutation(request["object"])).encode()).decode()
-        return {"patchType": "JSONPatch", "patch": patch}
-
     stop = threading.Event()
     client = api_client(program.kubectl.kubeconfig)
     admitting = [threading.Thread(target=_admit, args=(client, cards, each, stop), daemon=True) for each in namespaces]
-    with answering(program, "kueue", answer) as url:
-        program.kubectl.apply(_configuration(url, program.ca.certificate, namespaces))
-        probe = json.dumps(pod(namespaces[0], "probe"))
+    with mutating(program, "kueue-mutating-webhook-configuration", _mutation, *namespaces):
+        for each in admitting:
+            each.start()
         try:
-            # the API server asks it from some moment on
-            eventually(
-                lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set()
-            )
-            for each in admitting:
-                each.start()
             yield
         finally:
             stop.set()
             for each in admitting:
                 each.join(30)
-            program.kubectl("delete", "mutatingwebhookconfiguration", _CONFIGURATION)
-
-
-def _configuration(url: str, authority: bytes, namespaces: Sequence[str]) -> JSON:
-    within = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [*namespaces]}
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": _CONFIGURATION},
-        "webhooks": [
-            {
-                "name": "mpod.kb.io",
-                "clientConfig": {"url": url, "caBundle": base64.b64encode(authority).decode()},
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-                "namespaceSelector": {"matchExpressions": [within]},
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-            }
-        ],
-    }
 
 
 def _mutation(made: JSON) -> list[JSON]:

@@ -40,6 +40,6 @@ def injector(program: Deployment, namespace: str) -> Iterator[list[str]]:
             {"op": "add", "path": "/spec/containers", "value": containers},
         ]
 
-    with mutating(program, f"istio-sidecar-injector-{namespace}", namespace, inject):
+    with mutating(program, f"istio-sidecar-injector-{namespace}", inject, namespace):
         injected.clear()
         yield injected

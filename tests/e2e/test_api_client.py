@@ -14,6 +14,7 @@ from .deployment import JSON, Kubectl, eventually
 from .objects import namespace, pod, quota
 from .sweeping import sweep
 from .tenants import tenant
+from .webhooks import configuration
 
 
 def without_list_metadata(found: JSON) -> JSON:
@@ -110,25 +111,13 @@ def test_what_a_file_left_is_deleted_and_named(plane: ControlPlane) -> None:
     selector = {"matchLabels": {"app": "left"}}
     replicas = {"serviceName": "left", "replicas": 1, "selector": selector, "template": template}
     rule = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": ["*"]}
-    webhook = {
-        "name": "left.example.com",
-        "clientConfig": {"url": "https://127.0.0.1:1/"},
-        "rules": [rule],
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
     kubectl.apply(
         quota(space, gpu=1),
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta | {"namespace": space}, "spec": replicas},
         {"apiVersion": "v1", "kind": "Node", "metadata": meta},
         {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": meta, "spec": {}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": meta,
-            "webhooks": [webhook],
-        },
+        configuration("Validating", meta["name"], "https://127.0.0.1:1/", b"", rules=[rule]),
     )
     eventually(lambda: len(kubectl.get("pods", "-n", space)["items"]), 1)
     named = ("ConfigMap/default", "DeviceClass", "ValidatingWebhookConfiguration")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from hack.devcluster.plane import ControlPlane
 from .deployment import Deployment, Kubectl, eventually
 from .objects import JSON, add_node, gpu_node, namespace, pod, quota
 from .tenants import tenant
-from .webhooks import holding_webhook, post_review
+from .test_bursts import names
+from .webhooks import configuration, holding_webhook, post_review
 
 RESERVATION = "hami.io/quota-reservation"
 POOL = {"pool": "ledger-ids"}
@@ -38,10 +38,6 @@ def create(kubectl: Kubectl, item: JSON) -> subprocess.CompletedProcess[str]:
 def carrying(item: JSON, secret: str) -> JSON:
     item["metadata"]["annotations"] = {RESERVATION: secret}
     return item
-
-
-def names(kubectl: Kubectl, space: str) -> set[str]:
-    return {item["metadata"]["name"] for item in kubectl.get("pods", "-n", space)["items"]}
 
 
 def test_the_ids_of_pods_in_flight_pay_for_no_other_pod(
@@ -94,26 +90,14 @@ def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: Contr
 def hamis_chart(program: Deployment) -> Iterator[None]:
     """HAMi's own webhook configuration, with our program behind it, in place of ours."""
     program.uninstall()
-    ca = base64.b64encode(program.ca.certificate).decode()
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    program.kubectl.apply(
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": "hami-chart"},
-            "webhooks": [
-                {
-                    "name": "vgpu.hami.io",
-                    "clientConfig": {"url": f"https://127.0.0.1:{program.balancer.port}/webhook", "caBundle": ca},
-                    "rules": [rule],
-                    "admissionReviewVersions": ["v1"],
-                    "sideEffects": "NoneOnDryRun",
-                    "failurePolicy": "Fail",
-                    "reinvocationPolicy": "Never",
-                }
-            ],
-        }
-    )
+    url = f"https://127.0.0.1:{program.balancer.port}/webhook"
+    more = {
+        "name": "vgpu.hami.io",
+        "sideEffects": "NoneOnDryRun",
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+    }
+    program.kubectl.apply(configuration("Mutating", "hami-chart", url, program.ca.certificate, **more))
     yield
     program.kubectl("delete", "mutatingwebhookconfiguration", "hami-chart")
     program.install()

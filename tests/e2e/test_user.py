@@ -83,10 +83,10 @@ def test_cards_that_another_webhook_adds_are_placed_by_us_or_refused(program: De
     def add_card(_: JSON) -> list[JSON]:
         return [{"op": "add", "path": "/spec/containers/0/resources", "value": limit}]
 
-    with mutating(program, "aa-before-us", space, add_card):
+    with mutating(program, "aa-before-us", add_card, space):
         kubectl.apply(pod(space, "before"))
     assert kubectl.get("pod", "before", "-n", space)["spec"]["schedulerName"] == "hami-scheduler"
-    with mutating(program, "zz-after-us", space, add_card):
+    with mutating(program, "zz-after-us", add_card, space):
         said = kubectl.refused(pod(space, "after"))
         assert "pod requests nvidia.com/gpu and has the scheduler default-scheduler, which chooses no cards" in said
         assert "the order of their configurations' names, and reinvocationPolicy calls ours again only" in said
@@ -120,7 +120,7 @@ def test_memory_that_another_webhook_adds_makes_a_share_of_a_whole_card(program:
         return [{"op": "add", "path": path, "value": "4000"}] if limited else []
 
     for name in ("aa-before-us", "zz-after-us"):
-        with mutating(program, f"{name}-{space}", space, add_memory):
+        with mutating(program, f"{name}-{space}", add_memory, space):
             kubectl.apply(pod(space, f"open-{name}", gpu=1), pod(space, f"own-{name}", gpu=1, gpucores=100))
     pods = {item["metadata"]["name"]: item for item in kubectl.get("pods", "-n", space)["items"]}
     share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"}

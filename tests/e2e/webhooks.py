@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,82 +40,71 @@ def slow_webhook(program: Deployment, namespace: str, wait: Callable[[str], None
 
     Until it answers, a pod is in flight: charged, and not there.
     """
-    called = threading.Event()
 
     def answer(request: JSON) -> JSON:
-        called.set()
         wait(request["name"])
         return {}
 
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    with answering(program, f"slow-{namespace}", answer) as url:
-        program.kubectl.apply(
-            {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": "ValidatingWebhookConfiguration",
-                "metadata": {"name": f"slow-{namespace}"},
-                "webhooks": [
-                    {
-                        "name": "slow.example.com",
-                        "clientConfig": {
-                            "url": url,
-                            "caBundle": base64.b64encode(program.ca.certificate).decode(),
-                        },
-                        "rules": [rule],
-                        "namespaceSelector": selector,
-                        "admissionReviewVersions": ["v1"],
-                        "sideEffects": "None",
-                        "timeoutSeconds": 25,
-                    }
-                ],
-            }
-        )
-        probe = json.dumps(pod(namespace, "probe"))
-        try:
-            # the API server asks it from some moment on
-            eventually(
-                lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set()
-            )
-            yield
-        finally:
-            program.kubectl("delete", "validatingwebhookconfiguration", f"slow-{namespace}")
+    with _asked(program, "Validating", f"slow-{namespace}", (namespace,), answer, timeoutSeconds=25):
+        yield
 
 
 @contextmanager
-def mutating(program: Deployment, name: str, namespace: str, patch_of: Callable[[JSON], list[JSON]]) -> Iterator[None]:
-    """Another mutating webhook for the pods of a namespace, asked in the order of its name; `patch_of` a pod."""
-    called = threading.Event()
+def mutating(
+    program: Deployment, name: str, patch_of: Callable[[JSON], list[JSON]], *namespaces: str
+) -> Iterator[None]:
+    """Another mutating webhook for the pods of namespaces, asked in the order of its name; `patch_of` a pod."""
 
     def answer(request: JSON) -> JSON:
-        called.set()
         patch = json.dumps(patch_of(request["object"])).encode()
         return {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
 
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-    with answering(program, name, answer) as url:
-        webhook = {
-            "name": "mutate.example.com",
-            "clientConfig": {"url": url, "caBundle": base64.b64encode(program.ca.certificate).decode()},
-            "rules": [rule],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "reinvocationPolicy": "Never",
-        }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-        program.kubectl.apply({**kind, "metadata": {"name": name}, "webhooks": [webhook]})
-        probe = json.dumps(pod(namespace, "probe"))
+    with _asked(program, "Mutating", name, namespaces, answer):
+        yield
+
+
+@contextmanager
+def _asked(
+    program: Deployment,
+    kind: str,
+    name: str,
+    namespaces: Sequence[str],
+    answer: Callable[[JSON], JSON],
+    **more: object,
+) -> Iterator[None]:
+    """A webhook for new pods of namespaces, which the API server asks until the block ends."""
+    called = threading.Event()
+
+    def answered(request: JSON) -> JSON:
+        called.set()
+        return answer(request)
+
+    within = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [*namespaces]}
+    more |= {"namespaceSelector": {"matchExpressions": [within]}}
+    with answering(program, name, answered) as url:
+        program.kubectl.apply(configuration(kind, name, url, program.ca.certificate, **more))
+        probe = json.dumps(pod(namespaces[0], "probe"))
+        create = ("create", "--dry-run=server", "-f", "-")
         try:
-            # the API server asks it from some moment on
-            eventually(
-                lambda: (
-                    program.kubectl.run("create", "--dry-run=server", "-f", "-", stdin=probe).args and called.is_set()
-                )
-            )
+            # from some moment on, and what it makes of the probe need not be allowed
+            eventually(lambda: program.kubectl.run(*create, stdin=probe).args and called.is_set())
             yield
         finally:
-            program.kubectl("delete", "mutatingwebhookconfiguration", name)
+            program.kubectl("delete", f"{kind.lower()}webhookconfiguration", name)
+
+
+def configuration(kind: str, name: str, url: str, authority: bytes, **more: object) -> JSON:
+    """A `Mutating` or a `Validating` configuration for new pods; `more` is the webhook's."""
+    webhook = {
+        "name": "another.example.com",
+        "clientConfig": {"url": url, "caBundle": base64.b64encode(authority).decode()},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        **more,
+    }
+    about = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}WebhookConfiguration"}
+    return {**about, "metadata": {"name": name}, "webhooks": [webhook]}
 
 
 @contextmanager
