@@ -181,7 +181,11 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+IN_MODES = {f"{case.name}-cooperative": ("cooperative", case) for case in CASES}
+IN_MODES |= {f"{case.name}-single": ("single", case) for case in CASES if case.name in ("memory", "a whole card")}
+
+
+@pytest.mark.parametrize(("scheduler", "case"), IN_MODES.values(), ids=IN_MODES, indirect=["scheduler"])
 def test_a_pod_of_high_priority_wins_devices(env: PreemptionEnv, kubelets: Kubelets, case: Case) -> None:
     node = env.add_node(case.registered(env.space), **case.allocatable)
     env.fill(case.low, case.count, **case.annotations)
@@ -328,6 +332,7 @@ def test_pods_that_do_not_use_it_have_few_others_evicted(
         eventually(lambda: "preemption evicts nobody now: pods of namespace" in env.events())
 
 
+@in_one_mode
 def test_the_quota_of_the_documents_keeps_high_priorities_from_tenants(
     env: PreemptionEnv, plane: ControlPlane, program: Deployment
 ) -> None:
