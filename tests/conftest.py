@@ -45,7 +45,7 @@ LONGEST = (
     *("server/test_app.py", "kubectl/test_doctor.py", "kubectl/test_watched.py", "server/test_listener.py"),
     *("fuzz/test_fuzz.py", "server/test_listener_overload.py", "devices/test_two_hundred_cards.py"),
     *("e2e/test_documents.py", "e2e/test_placement.py", "e2e/test_chart.py", "e2e/test_large_pods.py"),
-    *("e2e/test_upgrade.py", "e2e/test_deploy.py", "e2e/test_preemption.py", "e2e/test_spoilt_objects.py"),
+    *("e2e/test_upgrade.py", "e2e/test_deploy.py", "e2e/test_preemption.py"),
     *("e2e/test_restarts.py", "e2e/test_kubectl.py", "e2e/test_used.py", "e2e/test_attacks.py"),
 )
 """Files that take long, longest first: begun last, one of them would run beside an idle core."""
