@@ -230,6 +230,13 @@ def wait_ready(process: subprocess.Popen[bytes], metrics: int) -> None:
             time.sleep(0.02)
 
 
+def scraped(metrics: int) -> str:
+    """The metrics of a program that runs."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
+        text: str = answer.read().decode()
+        return text
+
+
 def writes(plane: ControlPlane) -> int:
     """How many writes our replicas sent so far, leases aside, refused ones included."""
     count = 0

@@ -7,14 +7,11 @@ apart, as what was read is answered again for so long.
 
 from __future__ import annotations
 
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +22,12 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from hack.bench.apiserver import scraped, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON
 from hack.bench.processes import cpu_seconds, mebibytes, resident
 from hack.bench.served import Served, served
+from hack.devcluster.plane import free_ports
 from hami_webhook.node.region import MAGIC, V1_2
 from hami_webhook.server.node_process import NodeSettings
 
@@ -58,13 +57,13 @@ def measure(size: str) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory() as folder, served(lists) as api:
         for number in range(containers):
             _write_region(Path(folder) / "containers" / f"uid-{number}_main", number, cards)
-        with _monitor(Path(folder), api) as (process, url):
-            _scrape(url)
+        with _monitor(Path(folder), api) as (process, port):
+            scraped(port)
             milliseconds, text = [], ""
             for _ in range(SCRAPES[size]):
                 time.sleep(1.1)
                 before = cpu_seconds(process)
-                text = _scrape(url)
+                text = scraped(port)
                 milliseconds.append(1000 * (cpu_seconds(process) - before))
             memory = resident(process)
     by_library = _by_library(text)
@@ -106,37 +105,20 @@ def _pod(number: int) -> JSON:
 
 
 @contextmanager
-def _monitor(folder: Path, api: Served) -> Iterator[tuple[int, str]]:
-    """The number of the process, and where it serves."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def _monitor(folder: Path, api: Served) -> Iterator[tuple[int, int]]:
+    """The number of the process, and of the port where it serves."""
+    (port,) = free_ports(1)
     settings = NodeSettings("gpu-1", "hami-system", "", 0, "127.0.0.1", port, False, str(folder), 300, False, 0, "text")
     text = msgspec.json.encode(settings).decode()
     account = api.kubeconfig.parent
     (account / "token").write_text("token")
     command = [sys.executable, "-c", PROGRAM, text, str(api.port), str(account)]
-    url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            while not _is_ready(url):
-                time.sleep(0.05)
-            yield process.pid, url
+            wait_ready(process, port)
+            yield process.pid, port
         finally:
             process.terminate()
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/readyz"):
-            return True
-    except (urllib.error.URLError, ConnectionError):
-        return False
-
-
-def _scrape(url: str) -> str:
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        text: str = answer.read().decode()
-        return text
 
 
 def _interpreter() -> float:

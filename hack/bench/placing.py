@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hack.bench.apiserver import USER, api_server, binding_times, create_all, make_namespace, wait_ready
+from hack.bench.apiserver import USER, api_server, binding_times, create_all, make_namespace, scraped, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import JSON, SCHEDULER, gpu, node, node_name, pod_with, quota
 from hack.bench.processes import cpu_seconds
@@ -232,11 +231,9 @@ def _extender_seconds(port: int) -> dict[str, float]:
     """What all calls of each path took so far, and waiting for locks of nodes, which is a part of /bind."""
     if not port:
         return {}
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        families = [*text_string_to_metric_families(answer.read().decode())]
     return {
         sample.labels.get("path", "locks"): sample.value
-        for family in families
+        for family in text_string_to_metric_families(scraped(port))
         for sample in family.samples
         if sample.name in ("hami_webhook_extender_seconds_sum", "hami_webhook_node_lock_wait_seconds_sum")
     }

@@ -13,12 +13,11 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.bench.apiserver import api_server, create_all, make_namespace, wait_ready
+from hack.bench.apiserver import api_server, create_all, make_namespace, scraped, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARDS, HARD, NAMESPACE, SCHEDULER, node, quota, running
 from hack.bench.processes import most_resident
@@ -121,21 +120,15 @@ def _started(login: Path, quotas: int) -> _Started:
     try:
         wait_ready(process, metrics)
         ready, memory_ready = time.perf_counter(), most_resident(process.pid)
-        while _recomputes(_scraped(metrics)) < quotas:
+        while _recomputes(scraped(metrics)) < quotas:
             time.sleep(1)
         recomputed = time.perf_counter()
-        _scraped(metrics)
+        scraped(metrics)
         scrape = time.perf_counter() - recomputed
         return _Started(ready - begun, recomputed - ready, scrape, memory_ready, most_resident(process.pid))
     finally:
         process.kill()
         process.wait()
-
-
-def _scraped(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        text: str = answer.read().decode()
-        return text
 
 
 def _recomputes(text: str) -> float:
