@@ -26,7 +26,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
 from .fit_env import CHART, JSON, Names, pod
-from .iluvatars import BOTH
+from .test_iluvatar import BOTH
 
 
 @dataclass(frozen=True)

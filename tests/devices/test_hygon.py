@@ -1,4 +1,7 @@
-"""Hygon DCUs (docs/spec/hygon.md); the worked examples of its section 14 are tests under their numbers."""
+"""Hygon DCUs and HCUs (docs/spec/hygon.md).
+
+Which cards a container gets is in `test_first_fit_vendors.py`, against a plain reading of section 7.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from tables import in_one_test
 from hami_webhook.config import ConfigError
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.pod_fit import read_pod_request
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.scoring import hints
 
-from .fit_env import CHART, JSON, FitEnv, Names, Placed, configured, pod
+from .fit_env import CHART, JSON, FitEnv, Names, configured, pod
 from .simulated_quota import amounts, run
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
@@ -65,16 +68,6 @@ def test_the_pages_registration_is_read() -> None:
         ("DCU-TPXS320016070601", 4, 65520, 100, "DCU-K100_AI", True, 0, "hami"),
         ("DCU-TPXS320010040501", 4, 65520, 100, "DCU-K100_AI", True, 1, "hami"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "cards"),
-    [
-        ("DCU-0,30,32752,100,DCU-Z100L,0,true:", [("DCU-0", 30, 32752, 100, "DCU-Z100L", True, 0, "hami-core")]),
-    ],
-)
-def test_older_forms_are_read_too(text: str, cards: list[object]) -> None:
-    assert registered(text) == cards
 
 
 @pytest.mark.parametrize("text", ["A,4,9,100,T,0,true", "A,4,9,100,T,0,true,0,hami"])
@@ -130,28 +123,13 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: JSON, warnings: list[str]
 # 7 to 14: placement
 
 
-def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, health: str = "true") -> str:
-    return f"{uuid},{slots},{memory},100,DCU-K100_AI,0,{health},{index},hami:"
+A, B = (f"DCU-{name},4,65520,100,DCU-K100_AI,0,true,{index},hami:" for index, name in enumerate("AB"))
+REGISTERED: JSON = {REGISTER: A + B}
+DCUS = [node("n1", **REGISTERED)]
 
 
-A, B = card("DCU-A"), card("DCU-B", 1)
-
-
-def registering(*cards: str) -> JSON:
-    return {REGISTER: "".join(cards)}
-
-
-def env(*cards: str) -> FitEnv:
-    return FitEnv([read_node("n1", **registering(*(cards or (A, B))))])
-
-
-def got(placed: Placed | dict[str, str]) -> str:
-    """The annotation written, or why the only node refused."""
-    return placed.annotations[ALLOCATED] if isinstance(placed, Placed) else placed["n1"]
-
-
-def on(uuid: str) -> dict[str, str]:
-    return {"hygon.com/use-gpuuuid": uuid}
+def env() -> FitEnv:
+    return FitEnv([Node.from_object(each) for each in DCUS])
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
@@ -160,173 +138,47 @@ def test_1_a_slice_of_the_last_registered_card() -> None:
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
 
 
-def allowed(use: str, nouse: str = "") -> dict[str, str]:
-    return {"hygon.com/use-dcutype": use, "hygon.com/nouse-dcutype": nouse}
-
-
-WHOLE_B = "DCU-B,DCU,65520,100:;"
-MISMATCH = "2/2 CardTypeMismatch"
-
-
-@in_one_test(
-    ("cards", "incoming", "answer"),
-    [
-        pytest.param((), with_limits(), WHOLE_B, id="2 a count alone is the whole card"),
-        pytest.param(
-            (), with_limits("p", 2, 2000, 30), "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;", id="5 several come whole"
-        ),
-        pytest.param((), with_limits(notes=allowed("k100")), WHOLE_B, id="6 part of the model"),
-        pytest.param((), with_limits(notes=allowed("Z100")), MISMATCH, id="6 another model"),
-        pytest.param((), with_limits(notes=allowed("K100,Z100", "k100_ai")), MISMATCH, id="6 denied as well"),
-        pytest.param((), with_limits(notes=allowed("")), WHOLE_B, id="6 blank"),
-        pytest.param(
-            ("L,4,9,100,DCU-Z100L,0,true:",), with_limits(notes=allowed("Z100")), "L,DCU,9,100:;", id="6 longer model"
-        ),
-        pytest.param((), with_limits(notes=on("DCU-A , DCU-X")), "DCU-A,DCU,65520,100:;", id="7 allowed"),
-        pytest.param(
-            (), with_limits(notes={"hygon.com/nouse-gpuuuid": "DCU-A,DCU-B"}), "2/2 CardUuidMismatch", id="7 denied"
-        ),
-        pytest.param((A,), with_limits("p", 1, 2000, 120), "DCU-A,DCU,2000,100:;", id="8 cores beyond a card"),
-        pytest.param((), with_limits("p", 3), "NodeInsufficientDevice", id="9 more than there are"),
-        pytest.param(
-            ("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:",), with_limits(), "node unregistered", id="10 eight fields"
-        ),
-        pytest.param(
-            (), pod("p", container("side"), one(1, 2000, 60)), ";DCU-B,DCU,2000,60:;", id="11 an empty slot"
-        ),
-    ],
-)  # fmt: skip
-def test_on_idle_cards(cards: Sequence[str], incoming: JSON, answer: str) -> None:
-    assert got(env(*cards).place(incoming)) == answer
-
-
-@pytest.mark.parametrize(
-    ("cores", "answer"),
-    [(40, "DCU-B,DCU,2000,40:;"), (41, "2/2 CardInsufficientCore"), (None, "2/2 CardInsufficientCore")],
-)
-def test_3_cores_that_are_left(cores: int | None, answer: str) -> None:
-    both = env()
-    for uuid in ("DCU-A", "DCU-B"):
-        both.place(with_limits(uuid, 1, 2000, 60, notes=on(uuid)))
-    assert got(both.place(with_limits("p", 1, 2000, cores))) == answer
-
-
-def test_4_memory_alone_is_exclusive() -> None:
-    one_ill = env(A, card("DCU-B", 1, health="false"))
-    one_ill.place(with_limits("a", 1, 2000, 0))
-    assert got(one_ill.place(with_limits("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
-
-
-def test_5_several_cards_of_which_one_is_in_use() -> None:
-    shared = env()
-    shared.place(with_limits("small", 1, 1, 1, notes=on("DCU-A")))
-    assert got(shared.place(with_limits("p", 2, 2000, 30))) == (
-        "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
-    )
-
-
-def test_8_no_cores_where_none_are_left() -> None:
-    taken = env()
-    taken.place(with_limits("full", 1, 2000, 100, notes=on("DCU-B")))
-    assert got(taken.place(with_limits("p", 1, 1, 0, notes=on("DCU-B")))) == (
-        "1/2 CardComputeUnitsExhausted, 1/2 CardUuidMismatch"
-    )
-
-
-def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
-    unequal = env(A, B, card("DCU-C", 2, memory=32752))
-    assert got(unequal.place(with_limits("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    assert got(unequal.place(with_limits("p", 3, 40000))) == (
-        "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
-    )
-    assert got(unequal.place(with_limits("p", 3, 32752))).count("DCU,") == 3
-
-
 # 10: quota
-
-DCUS = [node("n1", **registering(A, B))]
-NOTHING_KNOWN: list[JSON] = []
-
-
-def hard(mem: int | None = None, cores: int | None = None) -> JSON:
-    return limits(None, mem, cores)
-
-
-def debits(count: int, mem: int, cores: int) -> JSON:
-    return {COUNT: count, MEM: mem, CORES: cores}
-
-
-def exceeded(requested: str, used: str, limited: str, memory: str) -> str:
-    amounts = f"requested: {requested}, used: {used}, limited: {limited}"
-    return f"exceeding resource quota: exceeded quota: quota, {amounts} (memory: {memory})"
-
-
-def test_quota_a_to_d() -> None:
-    pods = [with_limits("a", 1, 2000, 60), with_limits("b"), with_limits("c", 1, 3000), with_limits("d", 1, 2000, 20)]
-    result = run(DCUS, hard(70000, 200), pods)
-    reported = exceeded(
-        f"limits.{CORES}=100,limits.{MEM}=3000",
-        f"limits.{CORES}=160,limits.{MEM}=67520",
-        f"limits.{CORES}=200,limits.{MEM}=70000",
-        "2.9Gi requested, 65.9Gi used, 68.4Gi limited",
-    )
-    assert amounts(result) == [debits(1, 2000, 60), debits(1, 65520, 100), reported, debits(1, 2000, 20)]
-    assert result.quotas[0]["used"] == {f"limits.{MEM}": 69520, f"limits.{CORES}": 180}
-
-
-def test_quota_e_is_declared_at_admission_and_found_too_large_at_placement() -> None:
-    result = run(DCUS, hard(100000), [with_limits("e", 2, 2000)])
-    assert amounts(result) == ["1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"]
-    assert result.quotas[0]["used"] == {f"limits.{MEM}": 4000}
-    assert result.pods[0].allowed
-    assert amounts(run(DCUS, hard(131040), [with_limits("e", 2, 2000)])) == [debits(2, 131040, 200)]
-
-
-def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
-    """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
-    unequal = [node("n1", **registering(A, card("DCU-S", 1, memory=30000)))]
-    reported = exceeded(
-        f"limits.{MEM}=30000 (smallest eligible card)",
-        f"limits.{MEM}=0",
-        f"limits.{MEM}=29999",
-        "29.3Gi requested, 0Mi used, 29.3Gi limited",
-    )
-    assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
-    reported = exceeded(
-        f"limits.{MEM}=65520 (smallest eligible card)",
-        f"limits.{MEM}=0",
-        f"limits.{MEM}=50000",
-        "64Gi requested, 0Mi used, 48.8Gi limited",
-    )
-    assert amounts(run(unequal, hard(50000), [with_limits("p", notes=on("DCU-A"))])) == [reported]
-    assert amounts(run(unequal, hard(30000), [with_limits("p")])) == [debits(1, 30000, 100)]
-    assert run(NOTHING_KNOWN, hard(1), [with_limits("p")]).quotas[0]["used"] == {f"limits.{MEM}": 1}
 
 
 def test_quota_in_units_of_the_factor() -> None:
     vendors = configured(
         f"hygon: {{resourceCountName: {COUNT}, resourceMemoryName: {MEM}, resourceCoreName: {CORES}, memoryFactor: 2}}"
     )
-    result = run(DCUS, hard(1000), [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
-    amounts_in_gi = "2.3Gi requested, 1.6Gi used, 2Gi limited"
-    reported = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000", amounts_in_gi)
-    assert amounts(result) == [debits(1, 800, 100), reported]
+    result = run(DCUS, {MEM: 1000}, [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
+    assert amounts(result) == [
+        {COUNT: 1, MEM: 800, CORES: 100},
+        f"exceeding resource quota: exceeded quota: quota, requested: limits.{MEM}=1200, used: limits.{MEM}=800, "
+        f"limited: limits.{MEM}=1000 (memory: 2.3Gi requested, 1.6Gi used, 2Gi limited)",
+    ]
     assert result.pods[0].placement is not None
     assert result.pods[0].placement["annotations"][ALLOCATED] == "DCU-B,DCU,1600,100:;"
 
 
-# 13: defects of HAMi that aren't to be had here
+# 13: what is said where no node registers the cards
 
 
-def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
-    request = read_pod_request(Pod.from_object(with_limits("p", 3)), CHART, "spread")
-    assert request is not None
-    bare = FitEnv([read_node("n1", capacity={"hygon.com/dcu": 8})])
-    assert hints({}, request, bare.state.views(), CHART, bare.state) == [
-        "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
-        "which offers hygon.com/dcu, does not"
-    ]
-    assert hints({}, request, env().state.views(), CHART, env().state) == []
+@pytest.mark.parametrize(
+    ("count", "offered", "hint"),
+    [
+        (COUNT, "hygon.com/dcu",
+         "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
+         "which offers hygon.com/dcu, does not"),
+        ("hygon.com/hcunum", "hygon.com/hcu",
+         "no live node registers HCUs in hami.io/node-hcu-register; Hygon's HCU device plugin writes it with "
+         "--strategy=hami only"),
+    ],
+)  # fmt: skip
+def test_where_no_node_registers_the_cards_the_owner_is_told_which_plugin_would(
+    count: str, offered: str, hint: str
+) -> None:
+    def said(on: FitEnv, name: str) -> list[str]:
+        request = read_pod_request(Pod.from_object(pod("p", **{name: 3})), CHART, "spread")
+        assert request is not None
+        return hints({}, request, on.state.views(), CHART, on.state)
+
+    assert said(FitEnv([read_node("n1", capacity={offered: 8})]), count) == [hint]
+    assert said(env(), COUNT) == []
 
 
 # 15: HCUs
@@ -378,7 +230,7 @@ def test_a_node_is_asked_for_the_cards_by_the_name_it_registers_them_under() -> 
     notes: JSON = {REGISTER: SAMPLE, "hami.io/node-hcu-register": hcu}
     both = [node("n1", **notes)]
     new = pod("new", **dict(zip(HCU_NAMES, (1, 3000, 30), strict=True)))
-    result = run(both, hard(70000), [with_limits("old", 1, 2000, 60), new])
+    result = run(both, {MEM: 70000}, [with_limits("old", 1, 2000, 60), new])
     placed = [each.placement for each in result.pods]
     assert placed[0] is not None
     assert placed[0]["annotations"][ALLOCATED] == "DCU-TPXS320010040501,DCU,2000,60:;"
@@ -387,14 +239,4 @@ def test_a_node_is_asked_for_the_cards_by_the_name_it_registers_them_under() -> 
     assert placed[1]["annotations"]["hami.io/hcu-devices-to-allocate"] == "HCU-T6T829001,HCU,3000,30:;"
     assert ALLOCATED not in placed[1]["annotations"]
     other = pod("p", annotations={"hygon.com/use-gpuuuid": "DCU-TPXS320010040501"}, **{HCU_NAMES[0]: 1})
-    assert run(both, hard(70000), [other]).pods[0].placement is None
-
-
-def test_where_no_node_registers_hcus_the_owner_is_told_how_the_plugin_would() -> None:
-    request = read_pod_request(Pod.from_object(pod("p", **{HCU_NAMES[0]: 1})), CHART, "spread")
-    assert request is not None
-    bare = FitEnv([read_node("n1", capacity={"hygon.com/hcu": 8})])
-    assert hints({}, request, bare.state.views(), CHART, bare.state) == [
-        "no live node registers HCUs in hami.io/node-hcu-register; Hygon's HCU device plugin writes it with "
-        "--strategy=hami only"
-    ]
+    assert run(both, {MEM: 70000}, [other]).pods[0].placement is None

@@ -1,9 +1,14 @@
-"""Iluvatar's names, nodes, admission and requests, both families (docs/spec/iluvatar.md#2 to #6)."""
+"""Iluvatar, both families (docs/spec/iluvatar.md).
+
+Which cards a pod gets is in `test_first_fit_vendors.py`, against a plain reading of section 7.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from builders import read_node
+from builders import container, read_node
 from tables import in_one_test
 
 from hami_webhook.admission.pods import normalise
@@ -12,23 +17,55 @@ from hami_webhook.device_config import load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .fit_env import CHART, JSON, Admitted, FitEnv, configured, pod
-from .iluvatars import (
-    AMOUNTS,
-    BOTH,
-    OLD,
-    OLD_AMOUNTS,
-    OLD_CORE,
-    OLD_MEM,
-    OLD_SECTION,
-    VCORE,
-    VMEM,
-    chip_node,
-    env,
-    extracted,
-    with_limits,
+from .fit_env import CHART, JSON, NOW, Admitted, FitEnv, configured, pod
+
+VGPU, VMEM, VCORE = "iluvatar.ai/BI-V150-vgpu", "iluvatar.ai/BI-V150.vMem", "iluvatar.ai/BI-V150.vCore"
+OLD, OLD_MEM, OLD_CORE = "iluvatar.ai/vgpu", "iluvatar.ai/vcuda-memory", "iluvatar.ai/vcuda-core"
+REGISTER = "hami.io/node-BI-V150-register"
+ALLOCATED, TO_ALLOCATE = "hami.io/BI-V150-devices-allocated", "hami.io/BI-V150-devices-to-allocate"
+OLD_SECTION = f"iluvatar: {{resourceCountName: {OLD}, resourceMemoryName: {OLD_MEM}, resourceCoreName: {OLD_CORE}}}"
+BOTH = configured(
+    f"iluvatars: [{{chipName: x, commonWord: BI-V150, resourceCountName: {VGPU}, resourceMemoryName: {VMEM}, "
+    f"resourceCoreName: {VCORE}}}]\n{OLD_SECTION}"
 )
+A, B = "GPU-1111,100,32768,100,BI-V150,0,true:", "GPU-2222,100,32768,100,BI-V150,1,true:"
+AMOUNTS = {"n": VGPU, "mem": VMEM, "core": VCORE}
+OLD_AMOUNTS = {"n": OLD, "mem": OLD_MEM, "core": OLD_CORE}
+
+
+def chip_node(cards: str = A + B, name: str = "ilu-1", **notes: str) -> Node:
+    return read_node(name, capacity={VGPU: 200}, **{REGISTER: cards, **notes})
+
+
+def old_node(core: object = 200, memory: object = 256, name: str = "old-1") -> Node:
+    return read_node(name, capacity={OLD_CORE: core, OLD_MEM: memory})
+
+
+def with_limits(name: str = "main", *, old: bool = False, requests: JSON | None = None, **amounts: object) -> JSON:
+    """A container with limits (and requests) under the short names of AMOUNTS."""
+    names = OLD_AMOUNTS if old else AMOUNTS
+    limits: JSON = {names[key]: value for key, value in amounts.items()}
+    return container(name, requests={names[key]: value for key, value in (requests or {}).items()}, **limits)
+
+
+def env(*nodes: Node, **rest: Any) -> FitEnv:
+    return FitEnv(nodes or [chip_node()], BOTH, **rest)
+
+
+def where_it_goes(where: FitEnv, manifest: JSON) -> str:
+    """The record that placement writes, or the refusal's text."""
+    return where.outcome(manifest, "BI-V150")
+
+
+def extracted(old: bool, limits: JSON, requests: JSON) -> Request | None:
+    """What a container with these amounts asks."""
+    vendor = BOTH["Iluvatar" if old else "BI-V150"]
+    names = OLD_AMOUNTS if old else AMOUNTS
+    written = [{names[key]: value for key, value in given.items()} for given in (limits, requests)]
+    return vendor.request(Container("main", ContainerKind.APP, written[0], written[1]))
+
 
 # 2: names and config
 
@@ -213,3 +250,54 @@ def test_gpu_manager_knows_no_init_containers() -> None:
 )
 def test_what_a_container_asks(old: bool, limits: JSON, requests: JSON, expected: Request | None) -> None:
     assert extracted(old, limits, requests) == expected
+
+
+# 7: Fit
+
+
+def test_1_half_a_card() -> None:
+    placed = env().placed(pod("p", with_limits(n=1, mem=64, core=50)))
+    assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "GPU-2222,BI-V150,16384,50:;"
+    assert placed.debits == {f"limits.{VGPU}": 1, f"limits.{VMEM}": 64, f"limits.{VCORE}": 50}
+
+
+def test_a_card_without_cores_serves_pods_that_ask_for_none() -> None:
+    where = env(chip_node("a,9,4096,0,x,0,true:"))
+    for name in ("p", "q"):
+        assert where_it_goes(where, pod(name, with_limits(n=1, mem=1))) == "a,BI-V150,256,0:;"
+
+
+def test_the_families_never_see_each_others_cards() -> None:
+    where = env(chip_node(), old_node())
+    assert where_it_goes(where, pod("new", with_limits(n=1, mem=1))).startswith("GPU-")
+    assert where.place(pod("p", with_limits(old=True, n=3))) == {
+        "ilu-1": "NodeInsufficientDevice",
+        "old-1": "NodeInsufficientDevice",
+    }
+    found = where.place(pod("p", with_limits("x", n=1), with_limits("y", old=True, n=1)))
+    assert found == {"ilu-1": "NodeInsufficientDevice", "old-1": "NodeInsufficientDevice"}
+
+
+# 9: outputs
+
+
+def test_10_gpu_manager_is_told_the_indices_of_several_cards() -> None:
+    placed = env(old_node()).placed(pod("p", with_limits(old=True, n=2)))
+    assert placed.annotations["iluvatar.ai/predicate-gpu-idx-0"] == "1,0"
+
+
+def test_old_placement_tells_gpu_manager_the_index_of_every_app_container() -> None:
+    apps = [with_limits("a", old=True, n=1, mem=64, core=50), container("b"), with_limits("c", old=True, n=1, mem=96)]
+    result = env(old_node()).placed(pod("p", *apps, init=[with_limits("prep", old=True, n=1, mem=32)]))
+    text = "old-1-iluvatar-1,Iluvatar,8192,0:;old-1-iluvatar-1,Iluvatar,16384,50:;;old-1-iluvatar-0,Iluvatar,24576,0:;"
+    assert dict(result.annotations) == {
+        "hami.io/vgpu-node": "old-1",
+        "hami.io/vgpu-time": str(int(NOW)),
+        "hami.io/iluvatar-vgpu-devices-allocated": text,
+        "hami.io/iluvatar-vgpu-devices-to-allocate": text,
+        "iluvatar.ai/gpu-assigned": "false",
+        "iluvatar.ai/predicate-time": f"{NOW:.0f}000000000",
+        "iluvatar.ai/predicate-gpu-idx-0": "1",
+        "iluvatar.ai/predicate-gpu-idx-2": "0",
+    }
+    assert result.debits == {f"limits.{OLD}": 2, f"limits.{OLD_MEM}": 160, f"limits.{OLD_CORE}": 50}

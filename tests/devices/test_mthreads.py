@@ -1,15 +1,57 @@
-"""Moore Threads: nodes, admission and requests (docs/spec/mthreads.md#3, #5 and #6)."""
+"""Moore Threads (docs/spec/mthreads.md).
+
+Which card a container gets is in `test_first_fit_vendors.py`, against a plain reading of section 7.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from builders import container, read_node
 from tables import in_one_test
 
+from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
-from hami_webhook.kube.objects import Container, ContainerKind
+from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .fit_env import JSON, FitEnv, Placed, configured, pod
-from .moore import CORE, LIST, MEM, NAMES, REQUESTED, VENDOR, VGPU, admitted, env, mt_node, placed, short, with_limits
+from .fit_env import CHART, JSON, Admitted, FitEnv, Placed, configured, pod
+
+VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
+NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
+ALLOCATED, REQUESTED = "hami.io/mthreads-vgpu-devices-allocated", "mthreads.com/request-gpu-num"
+VENDOR = CHART["Mthreads"]
+LIST = "sGPU memory request value is invalid, valid values are [2, 4, 8, 16, 32, 64, 96]"
+BINPACK = {"hami.io/gpu-scheduler-policy": "binpack"}
+
+
+def mt_node(core: object = 32, memory: object = 192, name: str = "mt-1") -> Node:
+    return read_node(name, capacity={VGPU: 800, CORE: core, MEM: memory})
+
+
+def with_limits(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
+    """A container with limits (and requests) under the short names of NAMES."""
+    asked = {NAMES[key]: value for key, value in (requests or {}).items()}
+    return container(name, requests=asked, sidecar=sidecar, **{NAMES[key]: value for key, value in limits.items()})
+
+
+def env(*nodes: Node, **rest: Any) -> FitEnv:
+    return FitEnv(nodes or [mt_node()], **rest)
+
+
+def placed(where: FitEnv, manifest: JSON) -> str:
+    """The record that placement writes, or the refusal's text."""
+    return where.outcome(manifest, "Mthreads")
+
+
+def admitted(manifest: JSON) -> Admitted:
+    return env().admit(manifest)
+
+
+def short(amounts: JSON) -> JSON:
+    """Amounts under the short names."""
+    return {key: amounts[name] for key, name in NAMES.items() if name in amounts}
+
 
 # 3: nodes
 
@@ -214,3 +256,110 @@ def test_a_card_of_80_gib_is_given_whole_and_in_slices_of_64() -> None:
     assert placed(where, pod("whole", with_limits(n=1))) == "mt-1-mthreads-1,Mthreads,81920,16:;"
     assert placed(where, pod("slice", with_limits(n=1, mem=128, core=8))) == "mt-1-mthreads-0,Mthreads,65536,8:;"
     assert "CardInsufficientMemory" in placed(where, pod("more", with_limits(n=1, mem=64, core=8)))
+
+
+# 7 and 14: whole cards
+
+
+@pytest.mark.parametrize(
+    ("node", "count", "record", "index", "debits"),
+    [
+        pytest.param(
+            mt_node(), 2, "mt-1-mthreads-1,Mthreads,49152,16:mt-1-mthreads-0,Mthreads,49152,16:;", "1,0", [2, 192, 32],
+            id="3 two of them",
+        ),
+        pytest.param(
+            mt_node(32, 128), 1, "mt-1-mthreads-1,Mthreads,32768,16:;", "1", [1, 64, 16], id="9 a smaller one"
+        ),
+        pytest.param(mt_node(16, 192), 1, "mt-1-mthreads-0,Mthreads,98304,16:;", "0", [1, 192, 16], id="a larger one"),
+    ],
+)  # fmt: skip
+def test_a_whole_card_is_booked_as_what_it_is(
+    node: Node, count: int, record: str, index: str, debits: list[int]
+) -> None:
+    result = env(node).placed(pod("p", with_limits(n=count)))
+    assert (result.annotations[ALLOCATED], result.annotations["mthreads.com/gpu-index"]) == (record, index)
+    assert [result.debits[f"limits.{name}"] for name in (VGPU, MEM, CORE)] == debits
+
+
+def small(name: str, sidecar: bool = False, mem: int = 32) -> JSON:
+    return with_limits(name, sidecar=sidecar, n=1, mem=mem, core=4)
+
+
+@pytest.mark.parametrize(
+    ("apps", "inits", "answer"),
+    [
+        # an init container is over when apps run, so it isn't compared with them
+        ([small("a", mem=64)], [small("i", mem=64)], "11"),
+        ([small("a"), small("b")], [small("i"), small("j")], "1111"),
+        ([small("a", mem=64), small("b", mem=64)], [], "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"),
+        # a sidecar runs beside both
+        (
+            [small("a", mem=64)],
+            [small("s", sidecar=True, mem=64)],
+            "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule",
+        ),
+        ([small("a")], [small("s", sidecar=True), small("i")], "111"),
+    ],
+)
+def test_one_card_serves_the_pod(apps: list[JSON], inits: list[JSON], answer: str) -> None:
+    found = placed(env(), pod("p", *apps, init=inits))
+    cards = "".join(entry.uuid[-1] for row in decode_pod_devices(found) for entry in row) if ";" in found else found
+    assert cards == answer
+
+
+def test_init_and_app_containers_may_have_different_cards() -> None:
+    where = env()
+    for card, mem in ((1, 64), (0, 32)):
+        taken = pod(
+            f"t{card}", with_limits(n=1, mem=mem), annotations={"mthreads.ai/use-gpuuuid": f"mt-1-mthreads-{card}"}
+        )
+        where.placed(taken)
+    text = placed(where, pod("p", small("a"), init=[small("i", mem=64)], annotations=BINPACK))
+    assert text == "mt-1-mthreads-0,Mthreads,32768,4:;mt-1-mthreads-1,Mthreads,16384,4:;"
+
+
+# 9: outputs
+
+
+def test_what_placement_writes() -> None:
+    where = env(mt_node(128, 768))
+    result = where.placed(pod("p", container("side"), with_limits("main", n=1, mem=32, core=8)))
+    assert dict(result.annotations) == {
+        "hami.io/vgpu-node": "mt-1",
+        "hami.io/vgpu-time": "1767225600",
+        ALLOCATED: ";mt-1-mthreads-7,Mthreads,16384,8:;",
+        "mthreads.com/gpu-index": "7",
+        "mthreads.com/predicate-node": "mt-1",
+        "mthreads.com/predicate-time": "1767225600000000000",
+    }
+
+
+def test_the_index_is_the_last_containers_that_has_cards() -> None:
+    where = env()
+    init_only = where.placed(pod("p", container("main"), init=[with_limits("i", n=2)]), keep=False)
+    assert init_only.annotations["mthreads.com/gpu-index"] == "1,0"
+    both = where.placed(pod("p", with_limits(n=1, mem=2), container("side"), init=[with_limits("i", n=2)]), keep=False)
+    assert both.annotations["mthreads.com/gpu-index"] == "1"
+
+
+# 10: quota
+
+
+@pytest.mark.parametrize(
+    ("limits", "amounts"),
+    [
+        ({"n": 1, "mem": 32, "core": 8}, (1, 32, 8)),
+        ({"n": 2}, (2, 192, 32)),
+        ({"n": 1}, (1, 96, 16)),
+        ({"n": 1, "mem": 64, "core": 9}, (1, 64, 9)),
+    ],
+)
+def test_what_a_pod_is_charged_while_it_waits(limits: JSON, amounts: tuple[int, ...]) -> None:
+    waiting = env(mt_node(128, 768)).waiting(pod("p", with_limits(**limits)))
+    assert tuple(waiting[f"limits.{name}"] for name in (VGPU, MEM, CORE)) == amounts
+
+
+def test_quota_is_asked_with_what_the_card_really_is() -> None:
+    where = env(mt_node(16, 192), hard={f"limits.{MEM}": 191})
+    assert placed(where, pod("p", with_limits(n=1))) == "1/1 ResourceQuotaNotFit"
