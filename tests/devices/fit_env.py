@@ -16,8 +16,10 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import normalise
 from hami_webhook.admission.requests import checked_requests
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
-from hami_webhook.devices.pod_fit import read_pod_request
+from hami_webhook.devices.model import Inventory
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.budget import PodBudget
@@ -46,6 +48,20 @@ def placed_pod(name: str = "u", *containers: JSON, on: str = "n1", **annotations
     """A pod that is bound and holds what its annotations say (`**{"hami.io/…-allocated": text}`)."""
     notes = {"hami.io/vgpu-node": on, "hami.io/vgpu-time": str(int(NOW)), **annotations}
     return Pod.from_object(pod(name, *containers, annotations=notes, nodeName=on))
+
+
+def asked(incoming: Pod | JSON, vendors: Vendors = CHART) -> PodRequest:
+    """What a pod requests that requests something."""
+    found = read_pod_request(incoming if isinstance(incoming, Pod) else Pod.from_object(incoming), vendors, "spread")
+    assert found is not None, "the pod asks for nothing"
+    return found
+
+
+def registered(vendor: Vendor, on: Node) -> Inventory:
+    """What the vendor reads of a node that has its cards."""
+    found = vendor.inventory(on)
+    assert found is not None, "the node has none of its cards"
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from builders import read_node
 
 from hami_webhook.devices.model import Inventory
-from hami_webhook.devices.pod_fit import fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
@@ -115,8 +115,7 @@ def chosen(
     """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
     env = fit_env.FitEnv([node(cards, word)], vendors)
     incoming = Pod.from_object(fit_env.pod(**with_limits(word=word, **amounts)))
-    ask = read_pod_request(incoming, vendors, "spread")
-    assert ask is not None
+    ask = fit_env.asked(incoming, vendors)
     view = env.state.view("n1")
     assert view is not None
     result = fit_pod(view, ask, vendors, budget and budget(incoming.kinds))
@@ -128,3 +127,6 @@ def chosen(
 def sick(cards: list[JSON], *which: int) -> list[JSON]:
     """The same NPUs, of which these are unhealthy."""
     return [card | ({"health": False} if card.get("index", 0) in which else {}) for card in cards]
+
+
+# MISSING

@@ -9,7 +9,7 @@ import pytest
 from builders import container, read_node
 
 from hami_webhook.admission.pods import normalise
-from hami_webhook.devices.model import BadRequest, Device
+from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import charge_of
@@ -19,9 +19,8 @@ from .fit_env import CHART, JSON, NOW, FitEnv, configured, placed_pod, pod
 COUNT, MEM, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
 PERCENT = "amd.com/gpumem-percentage"
 REGISTER = "hami.io/node-amd-register"
-ALLOCATED, TO_ALLOCATE = "hami.io/amd-devices-allocated", "hami.io/amd-devices-to-allocate"
+ALLOCATED = "hami.io/amd-devices-allocated"
 MODEL = "AMD Instinct MI300X VF"
-MUTEX = {"hami.io/gpu-scheduler-policy": "mutex"}
 NAMES = "amd: {resourceCountName: amd.com/gpu, resourceMemoryName: amd.com/gpumem, resourceCoreName: amd.com/gpucores"
 WITH_PERCENTAGE = configured(f"{NAMES}, resourceMemoryPercentageName: {PERCENT}}}")
 AMD = CHART["AMD"]
@@ -72,19 +71,6 @@ def test_without_the_two_other_names_cards_are_whole() -> None:
     assert record(env, with_limits(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
 
 
-def test_a_card_as_registered() -> None:
-    """The literal sample of A3."""
-    text = (
-        '[{"id":"8eff74b5-0000-1000-801b-b56457addd1b","index":0,"count":10,"devmem":196288,"devcore":304,'
-        '"type":"AMD Instinct MI300X VF","numa":0,"health":true,"devicevendor":"amd",'
-        '"custominfo":{"pciBDF":"0000:83:00.0"}}]'
-    )
-    inventory = AMD.inventory(read_node(**{REGISTER: text}))
-    assert inventory is not None
-    uuid = "8eff74b5-0000-1000-801b-b56457addd1b"
-    assert inventory.devices == (Device("AMD", uuid, 0, slots=10, memory=196288, cores=304, type=MODEL),)
-
-
 def test_health_follows_the_capacity() -> None:
     for capacity in ({}, {COUNT: 0}, {COUNT: "x"}):
         assert not AMD.health(read_node(capacity=capacity), NOW).healthy
@@ -131,13 +117,6 @@ def test_without_a_count_the_pod_is_ours_and_gets_no_card(written: JSON, resourc
     assert env.waiting(manifest) == {}
 
 
-def test_what_only_requests_name_asks_for_nothing() -> None:
-    env = FitEnv([BOTH])
-    manifest = pod("p", container("c", requests=limits(1, 5, 5)))
-    assert normalise(PodDraft(manifest), env.vendors, env.state) == ()
-    assert AMD.request(Pod.from_object(manifest).containers[0]) is None
-
-
 # A6
 
 
@@ -177,30 +156,6 @@ def test_a_percentage_beside_an_amount_is_pointless() -> None:
 # A11
 
 
-def test_example_1_a_share_of_the_last_registered_card() -> None:
-    placed = FitEnv([BOTH]).placed(with_limits(1, 49152, 25))
-    expected = "G1,AMD Instinct MI300X VF,49152,76:;"
-    assert {key: text for key, text in placed.annotations.items() if "amd" in key.partition("/")[2]} == {
-        TO_ALLOCATE: expected,
-        ALLOCATED: expected,
-    }
-
-
-@pytest.mark.parametrize(
-    ("manifest", "answer"),
-    [
-        pytest.param(with_limits(2), f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;", id="example 2"),
-        pytest.param(with_limits(**{"amd.com/use-gputype": "MI250"}), "2/2 CardTypeMismatch", id="example 5"),
-        pytest.param(
-            pod("p", container("side"), container("main", **limits(1, 49152, 25))), f";G1,{MODEL},49152,76:;",
-            id="example 6",
-        ),
-    ],
-)  # fmt: skip
-def test_examples_on_two_idle_cards(manifest: JSON, answer: str) -> None:
-    assert record(FitEnv([BOTH]), manifest) == answer
-
-
 @pytest.mark.parametrize("cores", [0, 101, "12.5", "x", "-1"])
 def test_example_3_a_percentage_out_of_bounds_is_refused(cores: object) -> None:
     message = "amd.com/gpucores must be an integer percentage between 1 and 100"
@@ -208,19 +163,6 @@ def test_example_3_a_percentage_out_of_bounds_is_refused(cores: object) -> None:
     incoming = Pod.from_object(with_limits(1, None, cores)).containers[0]
     with pytest.raises(BadRequest, match=message):
         AMD.request(incoming)
-
-
-def test_example_4_half_of_a_card_is_taken() -> None:
-    def half_used(on: Node) -> FitEnv:
-        env = FitEnv([on])
-        assert record(env, with_limits(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
-        return env
-
-    assert record(half_used(amd("G1")), with_limits(1, 98145, 1)) == "1/1 CardInsufficientMemory"
-    assert record(half_used(amd("G1")), with_limits(1, 1, 51)) == "1/1 CardInsufficientCore"
-    assert record(half_used(amd("G1")), with_limits(1, 98144, 50)) == f"G1,{MODEL},98144,152:;"
-    assert record(half_used(BOTH), with_limits(1, 98145, 50)) == f"G0,{MODEL},98145,152:;"
-    assert record(half_used(BOTH), with_limits(1, 1, 51)) == f"G0,{MODEL},1,155:;"
 
 
 # A7
@@ -288,16 +230,6 @@ def test_debits(asked: JSON, on: Node, debits: tuple[int, int, int]) -> None:
     assert placed.debits == expected
 
 
-def test_whole_cards_are_charged_the_smallest_eligible_card_while_they_wait() -> None:
-    small = amd("S", name="amd-2", devmem=65536)
-    assert FitEnv([BOTH, small]).waiting(with_limits(2)) == {
-        f"limits.{COUNT}": 2,
-        f"limits.{MEM}": 2 * 65536,
-        f"limits.{CORES}": 200,
-    }
-    assert FitEnv([]).waiting(with_limits())[f"limits.{MEM}"] == 1
-
-
 def test_quotas_count_percent_where_cards_count_units() -> None:
     env = FitEnv([BOTH], hard={f"limits.{CORES}": 150})
     env.place(with_limits(1, None, None, "whole"))
@@ -340,15 +272,3 @@ def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
     assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
     assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}
     assert env.used("AMD", "G0", "amd-1") == (2, 17, 273)
-
-
-def test_the_runtime_class_is_set_where_cards_are_asked_for_unless_the_pod_has_one() -> None:
-    env = FitEnv([], configured(f"{NAMES}, runtimeClassName: amd}}"))
-
-    def runtime(manifest: JSON) -> object:
-        return env.admit(manifest).patched["spec"].get("runtimeClassName")
-
-    own = pod(**limits(1))
-    own["spec"]["runtimeClassName"] = "mine"
-    found = [runtime(each) for each in (pod(**limits(1)), own, pod(**limits(0)), pod(**{MEM: 2000}), pod())]
-    assert found == ["amd", "mine", None, None, None]

@@ -343,21 +343,6 @@ def test_several_npus_are_whole_in_template_mode(memory: int | None, notes: dict
 # 5.7 and several containers
 
 
-def test_the_runtime_class_is_set_unless_the_pod_has_one() -> None:
-    vendors = chips(runtimeClassName="ascend")
-
-    def runtime(manifest: JSON) -> object:
-        return FitEnv([], vendors).admit(manifest).patched["spec"].get("runtimeClassName")
-
-    assert runtime(pod(**with_limits(1))) == "ascend"
-    own = pod(**with_limits(1))
-    own["spec"]["runtimeClassName"] = "mine"
-    assert runtime(own) == "mine"
-    assert runtime(pod(**with_limits(1, word=P))) is None
-    assert runtime(pod()) is None
-    assert "runtimeClassName" not in YARD.admit(pod(**with_limits(1))).patched["spec"]
-
-
 def test_every_container_and_every_chip_is_completed() -> None:
     both = container("a", **with_limits(1, 100), **with_limits(1, 100, word=P))
     admitted = YARD.admit(

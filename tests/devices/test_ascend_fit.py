@@ -1,6 +1,6 @@
 """What a node registers, which NPUs pass and are taken, and what is written and told.
 
-Source: docs/spec/ascend.md#3, #7 to #9, #13.
+Source: docs/spec/ascend.md#3, #7 to #10, #13 and #14.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import pytest
 from builders import container
@@ -19,6 +20,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.devices.model import Kinds, RegistrationError
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.pricing import price_pending
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import Placer, SchedulingPolicies, Unschedulable
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -86,11 +88,6 @@ def test_a_soft_pod_needs_a_soft_node_and_any_other_takes_both() -> None:
 
 def test_difference_soft_mode_with_too_few_npus_is_node_insufficient_device() -> None:
     assert FitEnv([node(1)]).place(pod(annotations=SOFT, **with_limits(2, 10))) == {"n1": "NodeInsufficientDevice"}
-
-
-def test_more_npus_than_the_node_has() -> None:
-    assert chosen(npus(2), count=3) == "NodeInsufficientDevice"
-    assert chosen(npus(2, C), word=C, count=4) == "NodeInsufficientDevice"
 
 
 def test_a_chip_gets_no_npus_of_another_whose_name_contains_its_own() -> None:
@@ -327,3 +324,66 @@ def test_a_pod_that_no_node_takes_is_told_what_decides() -> None:
     assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**with_limits(1, 1))))
     elsewhere = events(FitEnv([node(1, P)]), pod(**with_limits(1, 1)))
     assert elsewhere == ["1 nodes NodeInsufficientDevice(n1)", "no available node, 1 nodes do not meet"]
+
+
+# 10 and 14: what it costs, and the examples of what is written
+
+COUNT, MEMORY, CORE = (f"limits.huawei.com/{B3}{end}" for end in ("", "-memory", "-core"))
+
+
+def test_1_a_slice() -> None:
+    env = FitEnv([node(1)])
+    admitted = env.admit(pod(**with_limits(1, 10000)))
+    assert admitted.limits() == with_limits("1", "16384")
+    assert admitted.requests() == {f"huawei.com/{B3}-memory": "16384"}
+    result = env.placed(pod(**with_limits(1, 10000)))
+    written = "NPU-0,Ascend910B3,16384,0:;"
+    assert result.annotations == {
+        "hami.io/vgpu-node": "n1",
+        "hami.io/vgpu-time": "1767225600",
+        "predicate-time": "1767225600",
+        "hami.io/Ascend910B3-devices-to-allocate": written,
+        "hami.io/Ascend910B3-devices-allocated": written,
+        "huawei.com/Ascend910B3": '[{"UUID":"NPU-0","temp":"vir05_1c_16g","memory":16384}]',
+    }
+    assert result.debits == {COUNT: 1, MEMORY: 16384}
+
+
+def test_5_soft_mode() -> None:
+    env = FitEnv([node(npus(1, devcore=100), soft=True)])
+    env.placed(pod("first", annotations=SOFT, **with_limits(1, 20000, 70)))
+    result = env.placed(pod("less", annotations=SOFT, **with_limits(1, 28672, 30)))
+    assert result.annotations["huawei.com/Ascend910B3"] == '[{"UUID":"NPU-0","memory":28672,"core":30}]'
+    assert result.debits == {COUNT: 1, MEMORY: 28672, CORE: 30}
+
+
+# quota (10)
+
+
+def test_the_quota_example_charges_what_admission_wrote() -> None:
+    env = FitEnv([node(2, soft=True)])
+    assert env.waiting(pod(**with_limits(1, 10000))) == {COUNT: 1, MEMORY: 16384}
+    assert env.waiting(pod(**with_limits(1))) == {COUNT: 1, MEMORY: 65536}
+    assert env.waiting(pod(**with_limits(2))) == {COUNT: 2, MEMORY: 131072}
+    soft = pod(annotations=SOFT, **with_limits(2, 8000, 20))
+    assert env.waiting(soft) == env.placed(soft).debits == {COUNT: 2, MEMORY: 16000, CORE: 40}
+    assert FitEnv([]).waiting(pod(**with_limits(1, word=P))) == {
+        "limits.huawei.com/Ascend310P": 1,
+        "limits.huawei.com/Ascend310P-memory": 21527,
+    }
+
+
+def test_a_pod_that_admission_did_not_see_is_charged_what_the_driver_carves() -> None:
+    env = FitEnv([node(1, P)])
+
+    def unseen(**limits: Any) -> dict[str, int]:
+        return dict(price_pending(Pod.from_object(pod(**limits)), CHART, env.state.capacity).amounts)
+
+    key = "limits.huawei.com/Ascend310P-memory"
+    assert unseen(**with_limits(1, 5000, word=P))[key] == 6144
+    assert unseen(**with_limits(1, 13000, word=P))[key] == 21527
+    assert unseen(**with_limits(1, 30000, word=P))[key] == 30000
+    assert unseen(**with_limits(1, word=P))[key] == 21527, "the floor: the smallest card"
+    whole = env.placed(pod(**with_limits(1, word=P)), admit=False)
+    assert whole.debits[key] == 21527
+    assert whole.annotations["huawei.com/Ascend310P"] == '[{"UUID":"NPU-0","memory":21527}]'

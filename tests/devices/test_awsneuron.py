@@ -1,4 +1,7 @@
-"""AWS Neuron, mostly as tables: configuration, admission, Fit and quota (docs/spec/awsneuron.md#2 to #10)."""
+"""AWS Neuron, mostly as tables (docs/spec/awsneuron.md#2 to #10).
+
+Which devices a container gets is in `test_awsneuron_properties.py`, against a plain reading of section 7.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.devices.registration import MOST_CARDS
 from hami_webhook.devices.vendors.awsneuron import NeuronRequest
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.pricing import ClusterCapacity, charge_of, price_pending
+from hami_webhook.quota.pricing import charge_of, price_pending
 
 from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
 from .neurons import (
@@ -62,41 +65,6 @@ def test_the_configured_names_count() -> None:
 
 
 # 3: node side
-
-
-@pytest.mark.parametrize(
-    ("kind", "devices", "cores"),
-    [
-        ("inf1.24xlarge", 16, 4),
-        ("trn1.32xlarge", 16, 2),
-        ("trn2.48xlarge", 16, 8),
-        (None, 2, 31),
-        ("x", 3, 1),
-    ],
-)
-def test_the_devices_are_what_capacity_counts(kind: str | None, devices: int, cores: int) -> None:
-    inventory = VENDOR.inventory(instance(kind, devices, cores))
-    assert inventory is not None
-    found = inventory.devices
-    assert [(d.uuid, d.index) for d in found] == [(f"n1-AWSNeuron-{i}", i) for i in range(devices)]
-    assert {(d.slots, d.memory, d.cores, d.type, d.vendor, d.numa, d.healthy) for d in found} == {
-        (cores, 0, cores, "AWSNeuron", "AWSNeuron", 0, True)
-    }
-
-
-@pytest.mark.parametrize(
-    "capacity",
-    [
-        {},
-        {DEVICES: 2},
-        {CORES: 4},
-        {DEVICES: -1, CORES: 4},
-        {DEVICES: "1500m", CORES: 4},
-        {DEVICES: 2, CORES: "x"},
-    ],
-)
-def test_capacity_without_devices_and_cores_is_no_inventory(capacity: JSON) -> None:
-    assert VENDOR.inventory(read_node(capacity=capacity)) is None
 
 
 @pytest.mark.parametrize(("devices", "cores"), [(2, 5), (2, 1), (1, 32), (MOST_CARDS + 1, MOST_CARDS + 1)])
@@ -250,21 +218,6 @@ def test_cores_that_make_no_devices_are_refused_by_every_device() -> None:
     assert only.place(pod("p", with_limits(cores=6)), admit=False) == {"inf1": "16/16 CardInsufficientCore"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "block"),
-    [
-        ("inf2.24xlarge", whole(1, 2, 3)),
-        ("trn1.32xlarge", "1/16 NumaNotFit"),
-        ("", "1/16 NumaNotFit"),
-        (None, "1/16 NumaNotFit"),
-    ],
-)
-def test_the_instance_type_alone_is_the_topology(kind: str | None, block: object) -> None:
-    env = FitEnv([instance(kind, 16)])
-    occupy(env, {0: 2})
-    assert masks(env.place(pod("p", with_limits(3)))) == block
-
-
 def test_a_container_without_cores_keeps_its_device_out_of_a_block() -> None:
     env = FitEnv([inferentia(4)])
     occupy(env, {1: 0})
@@ -317,13 +270,6 @@ def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(
         assert placed.debit(init_finished=status is not None) == Debit(slots, 0, cores)
 
 
-def test_an_init_container_and_an_app_that_follows_use_the_same_cores() -> None:
-    env = FitEnv([inferentia(2)])
-    placed = env.placed(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
-    assert placed.annotations[RECORD] == f"{entry(0, 3)}{entry(1, 3)};" * 2
-    assert placed.debits == {CORES_KEY: 4, DEVICES_KEY: 2}
-
-
 # 10: quota
 
 
@@ -347,13 +293,6 @@ def test_a_waiting_pod_is_charged_the_least_any_node_would_take(
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
-
-
-def test_a_waiting_pods_containers_are_charged_at_their_peak() -> None:
-    incoming = Pod.from_object(
-        pod("p", with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")])
-    )
-    assert price_pending(incoming, CHART, ClusterCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
 def within(env: FitEnv, manifest: JSON, **left: int) -> str:
@@ -392,3 +331,62 @@ def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move() -> No
     manifest = pod("p", with_limits(2), init=[with_limits(cores=1, name="i")])
     assert within(env, manifest) == f"{entry(2, 2)};{entry(0, 3)}{entry(1, 3)};"
     assert within(env, manifest, cores=4) == f"{entry(1, 1)};{entry(0, 3)}{entry(1, 3)};"
+
+
+# 9 and 14: what is written
+
+IDS, KIND = "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"
+
+
+def test_example_05_single_cores_fill_the_last_device() -> None:
+    env = FitEnv([trainium()])
+    reported = []
+    for number, ask in enumerate([with_limits(cores=1), with_limits(cores=1), with_limits(1)]):
+        placed = env.placed(pod(f"p{number}", ask))
+        reported.append((masks(placed), placed.annotations[IDS], placed.annotations.get(KIND)))
+    assert reported == [({15: 1}, "30", CORES), ({15: 2}, "31", CORES), ({14: 3}, "14", None)]
+
+
+def test_example_06_cores_of_four_whole_devices() -> None:
+    placed = FitEnv([trainium()]).placed(pod("p", with_limits(cores=8)))
+    assert masks(placed) == whole(0, 1, 2, 3)
+    assert placed.annotations[IDS] == "0,1,2,3,4,5,6,7"
+    assert placed.annotations[KIND] == CORES
+    assert placed.debits == {CORES_KEY: 8, DEVICES_KEY: 4}
+
+
+def test_example_07_two_containers_share_a_device() -> None:
+    placed = FitEnv([inferentia(1)]).placed(pod("p", with_limits(cores=1), with_limits(cores=1, name="b")))
+    assert placed.annotations[RECORD] == "n1-AWSNeuron-0,AWSNeuron,0,1:;n1-AWSNeuron-0,AWSNeuron,0,2:;"
+    assert placed.annotations[IDS] == "0,1"
+    assert placed.debits == {CORES_KEY: 2, DEVICES_KEY: 2}
+
+
+def test_example_11_four_cores_a_device() -> None:
+    env = FitEnv([instance("inf1.xlarge", 1, cores=4)])
+    device = env.placed(pod("p", with_limits(1)), keep=False)
+    assert (masks(device), device.annotations[IDS]) == ({0: 15}, "0")
+    assert device.debits == {CORES_KEY: 4, DEVICES_KEY: 1}
+    cores = env.placed(pod("p", with_limits(cores=3)))
+    assert (masks(cores), cores.annotations[IDS]) == ({0: 7}, "0,1,2")
+
+
+def test_section_9_everything_that_is_written() -> None:
+    placed = FitEnv([trainium()]).placed(pod("p", with_limits(cores=1)))
+    assert placed.annotations == {
+        "hami.io/vgpu-node": "n1",
+        "hami.io/vgpu-time": "1767225600",
+        "hami.io/aws-neuron-devices-allocated": "n1-AWSNeuron-15,AWSNeuron,0,1:;",
+        "AWS_NEURON_IDS": "30",
+        "NEURON_RESOURCE_TYPE": "aws.amazon.com/neuroncore",
+        "NEURON_ALLOC_TIME": "1767225600000000000",
+        "NEURON_ALLOCATED": "false",
+        "aws.amazon.com/predicate-node": "n1",
+    }
+
+
+def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list() -> None:
+    placed = FitEnv([inferentia(2)]).placed(pod("p", with_limits(1), init=[with_limits(cores=1, name="warm")]))
+    assert placed.annotations[RECORD] == f"{entry(1, 1)};{entry(1, 3)};"
+    assert placed.annotations[IDS] == "2,1"
+    assert placed.annotations[KIND] == CORES

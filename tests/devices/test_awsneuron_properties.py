@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
-from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.awsneuron import lowest_run
 from hami_webhook.kube.objects import ContainerKind, Pod
@@ -19,7 +19,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import in_units, price_pending
 from hami_webhook.scheduling.scoring import score
 
-from .fit_env import CHART, JSON, FitEnv, pod
+from .fit_env import CHART, JSON, FitEnv, asked, pod, registered
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, instance, with_limits
 
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
@@ -41,8 +41,7 @@ def nodes(draw: st.DrawFn, most: int = 17) -> NodeView:
     on = instance(draw(st.sampled_from(KINDS)), size, cores)
     devices, usage = [], {}
     idle = draw(st.sampled_from([1, 3, 12]))
-    found = VENDOR.inventory(on)
-    assert found is not None
+    found = registered(VENDOR, on)
     for device in found.devices:
         devices.append(replace(device, healthy=draw(st.integers(0, 20)) > 0))
         if draw(st.integers(0, idle)) == 0:
@@ -60,12 +59,6 @@ def lists(draw: st.DrawFn) -> dict[str, str]:
 
 def fitted(on: NodeView, manifest: JSON, budget: PodBudget | None = None) -> NodeFit | Rejection:
     return fit_pod(on, asked(manifest), CHART, budget)
-
-
-def asked(manifest: JSON) -> PodRequest:
-    found = read_pod_request(Pod.from_object(manifest), CHART, "spread")
-    assert found is not None
-    return found
 
 
 def given_devices(result: NodeFit | Rejection, on: NodeView) -> list[tuple[int, int]] | str:

@@ -40,16 +40,6 @@ def record(env: FitEnv, manifest: JSON) -> str:
 @pytest.mark.parametrize(
     ("on", "used", "incoming", "answer"),
     [
-        pytest.param(biren("a1", "a2"), 0, with_limits(1), "a2,Biren,0,0:;", id="example 1"),
-        pytest.param(
-            biren("a1", "a2"), 1, with_limits(2),
-            "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted", id="example 2",
-        ),
-        pytest.param(
-            biren("a1", "a2"), 0, with_limits(1, **{"birentech.com/use-gpuuuid": "a1"}), "a1,Biren,0,0:;",
-            id="example 3",
-        ),
-        pytest.param(biren("a1", "a2"), 0, with_limits(3), "NodeInsufficientDevice", id="example 4"),
         pytest.param(
             biren("a1", "a2", "a3"), 1, with_limits(2), "a2,Biren,0,0:a1,Biren,0,0:;", id="example 5"
         ),
@@ -78,20 +68,6 @@ def test_which_devices_a_pod_gets(on: Node, used: int, incoming: JSON, answer: s
 # B2
 
 
-def test_a_card_as_registered() -> None:
-    """The literal sample: the first card has no index, other keys are ignored, compute is 100."""
-    text = (
-        '[{"id":"GPU-a1","count":1,"devmem":65024,"type":"Biren","health":true,"devicepairscore":{"x":1}},'
-        '{"id":"GPU-a2","index":1,"count":1,"devmem":65024,"type":"Biren166M","health":true,"devcore":7}]'
-    )
-    inventory = BIREN.inventory(read_node(**{REGISTER: text}))
-    assert inventory is not None
-    assert [(d.vendor, d.uuid, d.index, d.slots, d.memory, d.cores, d.type) for d in inventory.devices] == [
-        ("Biren", "GPU-a1", 0, 1, 65024, 100, "Biren"),
-        ("Biren", "GPU-a2", 1, 1, 65024, 100, "Biren166M"),
-    ]
-
-
 def test_partitions_share_their_cards_index() -> None:
     env = FitEnv([biren("svi-0", "svi-1", "svi-2", index=3)])
     assert [record(env, with_limits(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
@@ -117,13 +93,6 @@ def test_a_request_is_the_count_alone(limits: JSON, requests: JSON, count: int |
 
 
 # B4
-
-
-def test_usage_and_debits_are_slots() -> None:
-    env = FitEnv([biren("a", "b", count=3)])
-    placed = env.placed(with_limits(2, "first"))
-    assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
-    assert env.used("Biren", "b") == (1, 0, 0)
 
 
 def test_two_vendors_in_one_pod() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from builders import container, node, read_node, read_pod
+from builders import container, read_node, read_pod
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import AllocatedDevice, Allocation, DeviceShare
 
-from .fit_env import CHART, JSON, NOW, FitEnv, Names, configured, pod
-from .simulated_quota import amounts, run
+from .fit_env import CHART, JSON, NOW, FitEnv, Names, configured, pod, registered
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 MLU = CHART["MLU"]
@@ -53,25 +52,6 @@ def test_names_with_the_model_are_a_matter_of_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "cards"),
-    [
-        ("800", "728", [23296] * 8),
-        (250, 250, [25600] * 3),
-        (200, None, [0, 0]),
-        ("2k", "1k", [12800] * 20),
-        (None, 100, []),
-    ],
-)
-def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list[int]) -> None:
-    inventory = MLU.inventory(read_node("m1", capacity=capacity(cores, memory)))
-    found = inventory.devices if inventory else ()
-    assert [device.memory for device in found] == cards
-    for index, device in enumerate(found):
-        assert (device.uuid, device.index) == (f"m1-cambricon-mlu-{index}", index)
-        assert (device.slots, device.cores, device.numa, device.healthy) == (100, 100, 0, True)
-
-
-@pytest.mark.parametrize(
     ("label", "model"),
     [
         (None, "MLU"),
@@ -82,8 +62,7 @@ def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list
 )
 def test_the_model_is_the_label_that_names_one(label: str | None, model: str) -> None:
     labels = {} if label is None else {"Model": label}
-    inventory = MLU.inventory(read_node("m1", labels=labels, capacity=capacity(100, 91)))
-    assert inventory is not None
+    inventory = registered(MLU, read_node("m1", labels=labels, capacity=capacity(100, 91)))
     assert [device.type for device in inventory.devices] == [model]
 
 
@@ -185,13 +164,7 @@ def test_1_a_slice_of_the_last_card() -> None:
 # 10: quota
 
 
-def debits(count: int, mem: int, cores: int) -> JSON:
-    return {COUNT: count, MEM: mem, CORES: cores}
-
-
-def test_units_are_rounded_up_once_for_the_pod() -> None:
-    thirds = [node("m1", capacity={CORES: 300, MEM: 1000})]
-    assert amounts(run(thirds, {}, [with_limits("p", 1), with_limits("q", 2)])) == [
-        debits(1, 334, 100),
-        debits(2, 667, 200),
-    ]
+@pytest.mark.parametrize(("count", "units"), [(1, 334), (2, 667)])
+def test_units_are_rounded_up_once_for_the_pod(count: int, units: int) -> None:
+    placed = FitEnv([read_node("m1", capacity=capacity(300, 1000))]).placed(with_limits("p", count))
+    assert placed.debits == {f"limits.{COUNT}": count, f"limits.{MEM}": units, f"limits.{CORES}": 100 * count}

@@ -19,50 +19,6 @@ from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights, 
 from .cards import ask, chosen, node, one, pod, used, vendors, view
 
 # Five cards in registered order. Their scores rise b < a = e < d < c; indices run against the registered order.
-CARDS = node(
-    card("a", numa=0, index=4),
-    card("b", numa=1, index=3),
-    card("c", numa=0, index=2),
-    card("d", numa=1, index=1),
-    card("e", numa=0, index=0),
-)
-USAGE = {"a": used(2, 2000, 20), "c": used(3, 3000, 30), "d": used(4, 3000, 1), "e": used(2, 2000, 20)}
-BOUND = {"nvidia.com/numa-bind": "true"}
-
-
-@in_one_test(
-    ("policy", "free", "bound"),
-    [
-        ("binpack", "c d e a b", "c e a d b"),
-        ("spread", "b e a d c", "b d e a c"),
-        ("topology-aware", "b e a d c", "b d e a c"),
-        ("", "b e a d c", "b d e a c"),
-        ("mutex", "b e a c d", "b d e a c"),
-        ("numa", "b d a c e", "b d a c e"),
-        ("numa,binpack", "d b c a e", "d b c a e"),
-        ("numa-first", "b d a c e", "b d a c e"),
-        ("binpack,numa", "c d a e b", "d b c a e"),
-        ("spread,numa", "b a e d c", "b d a e c"),
-        ("spread,binpack,spread", "b a e d c", "b d a e c"),
-        ("mutex,topology-aware", "b a e d c", "b d a e c"),
-        ("binpack,", "c d a e b", "d b c a e"),
-        (",", "b a e d c", "b d a e c"),
-    ],
-)
-def test_the_order_table(policy: str, free: str, bound: str) -> None:
-    assert tried(policy, numa_bound=False) == free
-    assert tried(policy, numa_bound=True) == bound
-
-
-def tried(policy: str, *, numa_bound: bool) -> str:
-    """The cards in the order tried by a container that asks for 1000 MiB and 10 cores."""
-    on = view(CARDS, USAGE)
-    ranks = [
-        Rank(device, on.used("NVIDIA", device.uuid), position, 1000, 10)
-        for position, device in enumerate(on.inventories["NVIDIA"].devices)
-    ]
-    found = order(ranks, CardPolicy.parse(policy), Weights(), numa_bound=numa_bound)
-    return " ".join(ranks[i].device.uuid for i in found)
 
 
 @dataclass

@@ -180,6 +180,30 @@ def test_its_lists_lock_and_units_are_those_of_hami(case: Case) -> None:
         assert key.binary_is_bytes is (of_memory and case.key in IN_BYTES)
 
 
+SETTING = "runtime_class_name"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [each for each in CASES if SETTING in getattr(each.vendor.section_type, "model_fields", ())],
+    ids=lambda case: case.key,
+)
+def test_its_runtime_class_is_set_where_cards_are_asked_for_unless_the_pod_has_one(case: Case) -> None:
+    config = builtin_device_config().config
+    section = config.section(case.vendor.section_name).model_copy(update={SETTING: "its-own"})
+    env = FitEnv([], enabled_vendors(config.model_copy(update={case.vendor.section_name: section})))
+
+    def runtime(manifest: JSON) -> object:
+        return env.admit(manifest).patched["spec"].get("runtimeClassName")
+
+    mine = case.first()
+    mine["spec"]["runtimeClassName"] = "mine"
+    none = {case.vendor.count_name: 0}
+    found = [runtime(each) for each in (case.first(), mine, pod(**none), pod())]
+    assert found == ["its-own", "mine", None, None]
+    assert "runtimeClassName" not in case.env([]).admit(case.first()).patched["spec"], "the chart sets none"
+
+
 @every_vendor
 def test_limits_come_before_requests_which_count_where_there_are_none(case: Case) -> None:
     for limits, notes in case.requests:

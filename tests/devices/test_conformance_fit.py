@@ -21,7 +21,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import charge_of, price_pending
 
-from .fit_env import JSON, NOW, FitEnv, Placed, pod
+from .fit_env import JSON, NOW, FitEnv, Placed, asked, pod
 from .test_conformance import CASES, Case, every_vendor, of_each_vendor, pod_of
 
 POLICY = "hami.io/gpu-scheduler-policy"
@@ -285,8 +285,7 @@ def test_what_is_written_of_each_container_is_read_back(case: Case) -> None:
     for taken in served(case):
         one = container(**taken.limits)
         manifest = taken.env().admit(pod("p", container(), one, init=[one], annotations=dict(taken.notes))).patched
-        request = read_pod_request(pod_of(manifest), case.vendors, "spread")
-        assert request is not None
+        request = asked(manifest, case.vendors)
         found = fit_pod(taken.view, request, case.vendors, None)
         assert not isinstance(found, Rejection)
         written = case.vendor.encode(pod_of(manifest), found.rows, taken.view.node, NOW)

@@ -24,7 +24,7 @@ from .enflame import (
     slices,
     went,
 )
-from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, configured, pod, registered
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
@@ -70,18 +70,6 @@ def cards(key: str, of: Any) -> list[tuple[object, ...]] | None:
     return [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.type, d.healthy) for d in inventory.devices]
 
 
-def test_whole_and_shared_cards() -> None:
-    assert cards("GCU", read_node("n", capacity={R.GCU: 2})) == [
-        ("n-GCU-0", 0, 1, 100, 100, 0, "GCU", True),
-        ("n-GCU-1", 1, 1, 100, 100, 0, "GCU", True),
-    ]
-    assert cards("GCU", read_node("n", capacity={R.GCU: "1500m"})) is None
-    assert cards("Enflame", shared_node("n", 2, 4)) == [
-        ("n-enflame-0", 0, 100, 100, 100, 0, "Enflame", True),
-        ("n-enflame-1", 1, 100, 100, 100, 0, "Enflame", True),
-    ]
-
-
 @pytest.mark.parametrize(
     ("count", "shared", "f"), [(2, 12, 6), (2, 13, 6), (1, 1, 1), (0, 6, None), (2, 0, None), (2, 1, None)]
 )
@@ -106,8 +94,7 @@ def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None
     ],
 )
 def test_health_of_shared_cards(health: str | None, healthy: list[bool]) -> None:
-    inventory = CHART["Enflame"].inventory(shared_node("n", 2, 6, health))
-    assert inventory is not None
+    inventory = registered(CHART["Enflame"], shared_node("n", 2, 6, health))
     assert [device.healthy for device in inventory.devices] == healthy
 
 

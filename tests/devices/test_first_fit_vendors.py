@@ -18,14 +18,14 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Device, FixedMemory, Inventory, NodeView, Request, ShareOfCard, Usage, WholeCard
-from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
-from .fit_env import CHART, JSON, Names, pod
+from .fit_env import CHART, JSON, Names, asked, pod
 from .test_iluvatar import BOTH
 
 
@@ -207,8 +207,7 @@ def fitted(rules: Rules, view: NodeView, manifest: JSON) -> NodeFit | Rejection:
     """Of the pod as admission leaves it."""
     draft = PodDraft(manifest)
     normalise(draft, rules.vendors, NO_DEVICES)
-    ask = read_pod_request(draft.result(), rules.vendors, "spread")
-    assert ask is not None
+    ask = asked(draft.result(), rules.vendors)
     return fit_pod(view, ask, rules.vendors, None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations, permutations
+from itertools import combinations
 
 import pytest
 from builders import container, read_node
@@ -18,9 +18,8 @@ from hami_webhook.devices.pod_preferences import CardPolicy
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.nvidia import mig
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .cards import A100_PROFILES, card, mig_card, node, registered
+from .cards import A100_PROFILES, card, mig_card, node
 from .fit_env import JSON, FitEnv, configured, pod
 from .npus import B3, MODE
 from .test_amd import COUNT, REGISTER, amd, with_limits
@@ -91,14 +90,6 @@ def test_a_card_policy_that_is_unknown(written: str | None, older: str, newer: s
     notes = {} if written is None else {POLICY: written}
     assert CardPolicy.of(notes, "binpack", is_2_11=False) == CardPolicy.parse(older)
     assert CardPolicy.of(notes, "binpack", is_2_11=True) == CardPolicy.parse(newer)
-
-
-@pytest.mark.parametrize(("vendors", "taken"), [(OLDER, "b"), (NEWER, "a")])
-def test_an_unknown_card_policy_keeps_the_configured_one_or_spreads(vendors: Vendors, taken: str) -> None:
-    env = FitEnv([node(card("a"), card("b"))], vendors, SchedulingPolicies("binpack", "binpack"))
-    env.placed(pod("first", container(**{GPU: 1, MEM: 10}), annotations={"nvidia.com/use-gpuuuid": "a"}))
-    asking = pod("p", container(**{GPU: 1, MEM: 10}), annotations={POLICY: "fastest"})
-    assert env.outcome(asking, "NVIDIA").startswith(f"{taken},")
 
 
 # Ascend
@@ -333,12 +324,3 @@ def test_cards_of_one_numa_node(vendors: Vendors, notes: JSON, text: str) -> Non
     cards[1]["numa"] = 1
     on = read_node("amd-1", capacity={COUNT: 20}, **{REGISTER: json.dumps(cards)})
     assert text in FitEnv([on], vendors).outcome(with_limits(2, **notes), "AMD")
-
-
-def test_the_order_of_placements_by_region_is_that_of_the_permutations() -> None:
-    """Whatever the order of a registration, the same place is chosen."""
-    profiles = mig.profiles_of(registered(node(mig_card("m"))).devices[0])
-    places = [place for profile in profiles if profile.name == "2g.10gb" for place in profile.placements]
-    found = {mig._best_by_region(each, 0, profiles) for each in permutations(places)}
-    assert len(found) == 1
-    assert found.pop().start == 0

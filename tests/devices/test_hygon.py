@@ -8,38 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from builders import container, node, read_node
+from builders import container, read_node
 from tables import in_one_test
 
 from hami_webhook.config import ConfigError
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.pod_fit import read_pod_request
-from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.scoring import hints
 
-from .fit_env import CHART, JSON, FitEnv, Names, configured, pod
-from .simulated_quota import amounts, run
+from .fit_env import CHART, JSON, FitEnv, Names, asked, configured, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
 ALLOCATED, TO_ALLOCATE = "hami.io/dcu-devices-allocated", "hami.io/dcu-devices-to-allocate"
-DCU = CHART["DCU"]
-SAMPLE = (
-    "DCU-TPXS320016070601,4,65520,100,DCU-K100_AI,0,true,0,hami:"
-    "DCU-TPXS320010040501,4,65520,100,DCU-K100_AI,0,true,1,hami:"
-)
 UNITS = configured(
     "hygon: {resourceCountName: a.b/dcu, resourceMemoryName: a.b/mem, resourceCoreName: a.b/core, memoryFactor: 2}"
 )
 NAMES = Names(COUNT, MEM, CORES)
 limits, with_limits, one = NAMES.limits, NAMES.pod, NAMES.container
-
-
-def registered(text: str) -> list[tuple[object, ...]]:
-    inventory = DCU.inventory(read_node(**{REGISTER: text}))
-    if inventory is None:
-        return []
-    return [(d.uuid, d.slots, d.memory, d.cores, d.type, d.healthy, d.index, d.mode) for d in inventory.devices]
 
 
 # 2: configuration
@@ -63,17 +48,10 @@ def test_the_names_are_the_charts_unless_the_file_says_otherwise() -> None:
 # 3: node side
 
 
-def test_the_pages_registration_is_read() -> None:
-    assert registered(SAMPLE) == [
-        ("DCU-TPXS320016070601", 4, 65520, 100, "DCU-K100_AI", True, 0, "hami"),
-        ("DCU-TPXS320010040501", 4, 65520, 100, "DCU-K100_AI", True, 1, "hami"),
-    ]
-
-
 @pytest.mark.parametrize("text", ["A,4,9,100,T,0,true", "A,4,9,100,T,0,true,0,hami"])
 def test_a_card_without_its_colon_is_unusable(text: str) -> None:
     with pytest.raises(RegistrationError, match=REGISTER):
-        registered(text)
+        CHART["DCU"].inventory(read_node(**{REGISTER: text}))
 
 
 # 5: admission
@@ -123,13 +101,10 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: JSON, warnings: list[str]
 # 7 to 14: placement
 
 
-A, B = (f"DCU-{name},4,65520,100,DCU-K100_AI,0,true,{index},hami:" for index, name in enumerate("AB"))
-REGISTERED: JSON = {REGISTER: A + B}
-DCUS = [node("n1", **REGISTERED)]
-
-
-def env() -> FitEnv:
-    return FitEnv([Node.from_object(each) for each in DCUS])
+def env(**notes: str) -> FitEnv:
+    """A node of two DCUs, with more annotations."""
+    cards = (f"DCU-{name},4,65520,100,DCU-K100_AI,0,true,{index},hami:" for index, name in enumerate("AB"))
+    return FitEnv([read_node("n1", **{REGISTER: "".join(cards), **notes})])
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
@@ -145,14 +120,9 @@ def test_quota_in_units_of_the_factor() -> None:
     vendors = configured(
         f"hygon: {{resourceCountName: {COUNT}, resourceMemoryName: {MEM}, resourceCoreName: {CORES}, memoryFactor: 2}}"
     )
-    result = run(DCUS, {MEM: 1000}, [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
-    assert amounts(result) == [
-        {COUNT: 1, MEM: 800, CORES: 100},
-        f"exceeding resource quota: exceeded quota: quota, requested: limits.{MEM}=1200, used: limits.{MEM}=800, "
-        f"limited: limits.{MEM}=1000 (memory: 2.3Gi requested, 1.6Gi used, 2Gi limited)",
-    ]
-    assert result.pods[0].placement is not None
-    assert result.pods[0].placement["annotations"][ALLOCATED] == "DCU-B,DCU,1600,100:;"
+    placed = FitEnv(env().nodes, vendors).placed(with_limits("a", 1, 800))
+    assert placed.annotations[ALLOCATED] == "DCU-B,DCU,1600,100:;"
+    assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 800, f"limits.{CORES}": 100}
 
 
 # 13: what is said where no node registers the cards
@@ -173,8 +143,7 @@ def test_where_no_node_registers_the_cards_the_owner_is_told_which_plugin_would(
     count: str, offered: str, hint: str
 ) -> None:
     def said(on: FitEnv, name: str) -> list[str]:
-        request = read_pod_request(Pod.from_object(pod("p", **{name: 3})), CHART, "spread")
-        assert request is not None
+        request = asked(pod("p", **{name: 3}))
         return hints({}, request, on.state.views(), CHART, on.state)
 
     assert said(FitEnv([read_node("n1", capacity={offered: 8})]), count) == [hint]
@@ -226,17 +195,10 @@ def test_the_unit_of_memory_is_one_for_both() -> None:
 
 def test_a_node_is_asked_for_the_cards_by_the_name_it_registers_them_under() -> None:
     """Side by side, on one node too; and nobody gets the other's card, whatever list names it."""
-    hcu = "HCU-T6T829001,4,65520,100,HCU-K100_AI,0,true,0,hami:"
-    notes: JSON = {REGISTER: SAMPLE, "hami.io/node-hcu-register": hcu}
-    both = [node("n1", **notes)]
-    new = pod("new", **dict(zip(HCU_NAMES, (1, 3000, 30), strict=True)))
-    result = run(both, {MEM: 70000}, [with_limits("old", 1, 2000, 60), new])
-    placed = [each.placement for each in result.pods]
-    assert placed[0] is not None
-    assert placed[0]["annotations"][ALLOCATED] == "DCU-TPXS320010040501,DCU,2000,60:;"
-    assert placed[1] is not None
-    assert placed[1]["annotations"]["hami.io/hcu-devices-allocated"] == "HCU-T6T829001,HCU,3000,30:;"
-    assert placed[1]["annotations"]["hami.io/hcu-devices-to-allocate"] == "HCU-T6T829001,HCU,3000,30:;"
-    assert ALLOCATED not in placed[1]["annotations"]
-    other = pod("p", annotations={"hygon.com/use-gpuuuid": "DCU-TPXS320010040501"}, **{HCU_NAMES[0]: 1})
-    assert run(both, {MEM: 70000}, [other]).pods[0].placement is None
+    both = env(**{"hami.io/node-hcu-register": "HCU-T6T829001,4,65520,100,HCU-K100_AI,0,true,0,hami:"})
+    assert both.placed(with_limits("old", 1, 2000, 60)).annotations[ALLOCATED] == "DCU-B,DCU,2000,60:;"
+    new = both.placed(pod("new", **dict(zip(HCU_NAMES, (1, 3000, 30), strict=True))))
+    assert new.annotations["hami.io/hcu-devices-allocated"] == "HCU-T6T829001,HCU,3000,30:;"
+    assert ALLOCATED not in new.annotations
+    other = pod("p", annotations={"hygon.com/use-gpuuuid": "DCU-A"}, **{HCU_NAMES[0]: 1})
+    assert both.place(other) == {"n1": "1/1 CardUuidMismatch"}

@@ -95,43 +95,6 @@ def test_newer_gpu_managers_names_go_to_the_old_section() -> None:
     assert result.annotations["iluvatar.ai/predicate-gpu-idx-0"] == "0"
 
 
-# 3: nodes
-
-
-@pytest.mark.parametrize(
-    ("text", "cards"),
-    [
-        (
-            "GPU-bad5,100,32768,100,BI-V150,0,true:GPU-7c1d,100,32768,100,BI-V150,1,true:",
-            [("GPU-bad5", 0, 100, 32768, 100, 0, True), ("GPU-7c1d", 1, 100, 32768, 100, 1, True)],
-        ),
-        ("GPU-5f0e,10,8192,100,MR-V100,0,true,0,hami-core:", [("GPU-5f0e", 0, 10, 8192, 100, 0, True)]),
-        (
-            "a,10,8192,100,x,0,true,3,hami-core:b,10,8192,100,x,0,false:",
-            [("a", 3, 10, 8192, 100, 0, True), ("b", 1, 10, 8192, 100, 0, False)],
-        ),
-        (
-            '[{"id":"a","index":4,"count":2,"devmem":5,"devcore":100,"type":"BI-V150S","health":true}]',
-            [("a", 4, 2, 5, 100, 0, True)],
-        ),
-    ],
-)
-def test_a_chips_register_annotation_is_read_whatever_the_type_says(text: str, cards: list[tuple[object, ...]]) -> None:
-    found = BOTH["BI-V150"].inventory(chip_node(text))
-    assert found is not None
-    assert [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.healthy) for d in found.devices] == cards
-    assert {d.vendor for d in found.devices} == {"BI-V150"}
-
-
-def test_a_card_of_the_old_family_has_a_hundred_cores_and_its_share_of_the_memory() -> None:
-    found = BOTH["Iluvatar"].inventory(read_node("g7", capacity={OLD_CORE: 250, OLD_MEM: 257}))
-    assert found is not None
-    assert [(d.uuid, d.index) for d in found.devices] == [(f"g7-iluvatar-{i}", i) for i in range(3)]
-    assert {(d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) for d in found.devices} == {
-        (100, 26316, 100, "Iluvatar", 0, True)
-    }
-
-
 # 5: admission
 
 

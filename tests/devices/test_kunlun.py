@@ -1,4 +1,7 @@
-"""Kunlunxin by its tables: nodes (3), admission (5), extraction (6), outputs (9) of docs/spec/kunlun.md."""
+"""Kunlunxin: nodes (3), admission (5), extraction (6), outputs (9), costs (10) of docs/spec/kunlun.md.
+
+The choice of cards, with the examples of section 14 that are about it, is in `test_kunlun_fit.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,24 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 
 from . import xpus
-from .fit_env import CHART, JSON, FitEnv, pod
-from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, card, chosen, entry, server, slices, whole, with_limits
+from .fit_env import CHART, JSON, FitEnv, pod, registered
+from .xpus import (
+    HALF,
+    MEM,
+    QUARTER,
+    VXPU,
+    WHOLE,
+    XPU,
+    card,
+    chosen,
+    entry,
+    server,
+    slices,
+    vxpus,
+    whole,
+    whole_cards,
+    with_limits,
+)
 
 WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
 
@@ -22,8 +41,7 @@ WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
 
 @pytest.mark.parametrize(("count", "numa"), [(1, [1]), (3, [0, 1, 1]), (8, [0] * 4 + [1] * 4)])
 def test_whole_cards_are_derived_from_capacity(count: int, numa: list[int]) -> None:
-    found = WHOLE_CARDS.inventory(server(xpus=count))
-    assert found is not None
+    found = registered(WHOLE_CARDS, server(xpus=count))
     assert [(c.uuid, c.numa) for c in found.devices] == [(f"n1-kunlun-{i}", node) for i, node in enumerate(numa)]
     assert {(c.vendor, c.type, c.slots, c.memory, c.cores, c.healthy) for c in found.devices} == {
         ("kunlun", "kunlun", 100, WHOLE, 100, True)
@@ -32,8 +50,7 @@ def test_whole_cards_are_derived_from_capacity(count: int, numa: list[int]) -> N
 
 def test_a_repeated_index_is_told_and_only_its_first_card_used() -> None:
     bare = [{key: value for key, value in card(index).items() if key != "index"} for index in range(2)]
-    found = VXPUS.inventory(server(cards=bare))
-    assert found is not None
+    found = registered(VXPUS, server(cards=bare))
     assert found.warnings == (f"{xpus.REGISTER}: card KL-UUID-01 isn't used, as another has its index 0",)
     env = FitEnv([server(cards=bare)])
     assert chosen(env.place(with_limits(slices(2)))) == "1/2 NumaNotFit"
@@ -180,3 +197,40 @@ def test_the_indices_of_all_containers_are_written_once_each() -> None:
 def test_card_policies_other_than_mutex_change_nothing() -> None:
     for policy in ("binpack", "spread", "numa", "numa-first", "topology-aware", "binpack,numa"):
         assert chosen(xpus.whole_cards(5).place(with_limits(whole(2), **{xpus.POLICY: policy}))) == [4, 6]
+
+
+# 10 and 14: what a pod costs, and the examples beyond the choice of cards
+
+
+def test_1_two_whole_cards_of_an_idle_node() -> None:
+    placed = whole_cards().placed(with_limits(whole(2)))
+    assert placed.annotations[xpus.WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:n1-kunlun-1,kunlun,98304,100:;"
+    assert placed.annotations[xpus.INDICES] == "0,1"
+    assert set(placed.annotations) == {xpus.WHOLE_ALLOCATED, xpus.INDICES, "hami.io/vgpu-node", "hami.io/vgpu-time"}
+    assert placed.debits == {f"limits.{XPU}": 2}
+
+
+def test_6_without_memory_slices_are_whole_cards() -> None:
+    placed = vxpus().placed(with_limits(slices(2)))
+    assert placed.annotations[xpus.ALLOCATED] == "KL-UUID-00,XPU,98304,100:KL-UUID-01,XPU,98304,100:;"
+    assert placed.debits == {f"limits.{MEM}": 196608, f"limits.{VXPU}": 2}
+
+
+@pytest.mark.parametrize(("policy", "better"), [("binpack", 3000), ("spread", -3000)])
+def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(policy: str, better: int) -> None:
+    env = xpus.use_whole(FitEnv([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
+    placed = env.placed(with_limits(whole(1), **{xpus.NODE_POLICY: policy}))
+    assert (placed.node, placed.annotations[xpus.INDICES]) == ("n2", "0")
+    base = 10 * (5 / 800 + 5 / 8 + 5 / 8)
+    assert placed.score == pytest.approx(base + better)
+
+
+def test_quota_counts_slices_and_their_aligned_memory_while_waiting_and_placed() -> None:
+    env = vxpus()
+    manifest = with_limits(slices(2, 20480))
+    placed = env.placed(manifest)
+    assert env.waiting(manifest) == placed.debits == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+
+
+def test_quota_knows_the_memory_of_a_slice_without_any_card() -> None:
+    assert FitEnv([]).waiting(with_limits(slices(1))) == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}

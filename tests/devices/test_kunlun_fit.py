@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import IDLE, NodeView, Usage
-from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 from . import xpus
-from .fit_env import CHART, JSON, FitEnv, pod
+from .fit_env import CHART, JSON, FitEnv, asked, pod
 from .xpus import (
     HALF,
     MEM,
@@ -143,8 +143,7 @@ def view_of(
 
 
 def fitted(view: NodeView, manifest: JSON) -> NodeFit | Rejection:
-    request = read_pod_request(Pod.from_object(manifest), CHART, "spread")
-    assert request is not None
+    request = asked(manifest)
     return fit_pod(view, request, CHART, None)
 
 
@@ -245,17 +244,6 @@ def test_a_card_outside_the_wings_is_no_candidate() -> None:
     assert chosen(full.place(with_limits(whole()))) == "1/9 NumaNotFit, 8/9 ExclusiveDeviceAllocateConflict"
 
 
-def test_handles_are_kept_over_several_pods_and_containers() -> None:
-    env = vxpus()
-    placed = env.place(with_limits(slices(4, QUARTER, "a"), slices(2, HALF, "b"), slices(2, HALF, "c"), name="first"))
-    assert chosen(placed) == [0, 1, 2, 3, 4, 5, 4, 5]
-    # 8 cards + 4 × 4 + 2 × 2 = 28 handles
-    assert chosen(env.place(with_limits(slices(2, QUARTER), name="full"))) == [0, 1]
-    assert chosen(env.place(with_limits(slices(2, HALF), name="halves"))) == [6, 7]
-    # 32 handles
-    assert chosen(env.place(with_limits(slices(1, HALF), name="one"))) == [6]
-
-
 def test_no_card_is_left_within_the_handles_for_a_pod_that_has_slices_already() -> None:
     """8 + 6 × 4 = 32 handles: the first container shares a card, and for the second none of the idle ones is left."""
     sizes = dict.fromkeys(range(6), (1, QUARTER))
@@ -335,14 +323,6 @@ def test_both_kinds_in_one_container_get_different_cards() -> None:
 
 
 # node score
-
-
-@pytest.mark.parametrize(
-    ("used", "tasks"),
-    [(range(8), 0), ((), 1), ((0, 1), 2), ((0,), 3), ((0, 4), 4), (range(4), 1), ((0, 1, 2), 2), ((4, 5, 6, 7), 1)],
-)
-def test_mtf(used: Iterable[int], tasks: int) -> None:
-    assert wings.tasks_to_fill(frozenset(used)) == tasks
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The metax page's worked examples (section 14, by number), outputs and quota (9, 10), and its whole cards."""
+"""MetaX but for the choice of shared cards, which is in `test_metax_fit.py` (docs/spec/metax.md).
+
+First its shared cards: configuration, registration, admission, extraction, encoding, costs. Then its whole cards.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,28 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from builders import read_node
+from builders import container, read_node
 from tables import in_one_test
 
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.requests import checked_requests
+from hami_webhook.devices.model import (
+    BadRequest,
+    Device,
+    FixedMemory,
+    RegistrationError,
+    Request,
+    ShareOfCard,
+)
+from hami_webhook.devices.pod_fit import read_pod_request
+from hami_webhook.devices.vendors.metax.qos import SgpuCard
+from hami_webhook.devices.vendors.metax.sgpu import read_memory
 from hami_webhook.devices.vendors.metax.whole import read_table
-from hami_webhook.kube.objects import Node
+from hami_webhook.kube.objects import Node, Pod
 
-from .fit_env import CHART, JSON, FitEnv, pod
+from .fit_env import CHART, JSON, FitEnv, Placed, configured, pod, registered
 from .metaxes import (
-    AWARE,
-    CARD_POLICY,
+    APP_CLASS,
     GPU,
     GPU_ALLOCATED,
     LOSSES,
@@ -25,22 +40,213 @@ from .metaxes import (
     PLUGIN_ALLOCATED,
     PLUGIN_TIME,
     QOS,
+    REGISTER,
     SGPU,
     SGPU_ALLOCATED,
     VCORE,
     VMEMORY,
     cards_of,
-    chosen,
     g,
     gpu_node,
     one,
     placed,
     pod_with_limits,
     sgpu_node,
-    zoned,
 )
 
-FIXED = {QOS: "fixed-share"}
+SHARED = CHART["Metax-SGPU"]
+SAMPLE = (
+    '[{"uuid":"GPU-a16a","bdf":"0000:0a:00.0","model":"MXC500","totalDevCount":16,"totalCompute":100,"totalVRam":65536,'
+    '"availableDevCount":6,"availableCompute":50,"availableVRam":32768,"numa":0,"healthy":true,'
+    '"qosPolicy":"best-effort","linkZone":1}'
+)
+QOS_MESSAGE = f"{QOS} must be set one of [best-effort, fixed-share, burst-share]"
+CLASS_MESSAGE = f"{APP_CLASS} must be set one of [online, offline]"
+SINGLE_MESSAGE = "app-class pod must request single device"
+
+
+# configuration
+
+
+@pytest.mark.parametrize(("written", "aware"), [("true", True), ('"true"', True), ("false", False), ('"false"', False)])
+def test_topology_awareness_is_a_boolean_or_its_text(written: str, aware: bool) -> None:
+    vendors = configured(f"metax: {{resourceVCountName: {SGPU}, sgpuTopologyAware: {written}}}")
+    assert getattr(vendors["Metax-SGPU"], "topology_aware", None) is aware
+
+
+def test_without_names_of_its_memory_and_cores_a_card_is_given_whole() -> None:
+    vendor = configured("metax: {resourceVCountName: a.b/s}")["Metax-SGPU"]
+    limits: JSON = {"a.b/s": 1, VCORE: 5, VMEMORY: 2}
+    (item,) = Pod.from_object(pod("p", container(**limits))).containers
+    assert vendor.request(item) == Request(1, ShareOfCard(100), 100)
+
+
+# registration
+
+
+def test_what_is_missing_has_its_default_and_the_index_is_the_position() -> None:
+    rest = '{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'
+    inventory = registered(SHARED, read_node(**{REGISTER: f"{SAMPLE},{rest}"}))
+    key = "Metax-SGPU"
+    assert inventory.devices == (
+        Device(key, "GPU-a16a", 0, 16, 65536, 100, key, 0, healthy=True, extra=SgpuCard("best-effort", 1)),
+        Device(key, "a", 1, 0, 0, 0, key, 0, healthy=False, extra=SgpuCard("", 0)),
+        Device(key, "b", 2, 0, 0, 0, key, -1, healthy=False, extra=SgpuCard("", 0)),
+    )
+
+
+@pytest.mark.parametrize("text", ['[{"id":"a"}]', '[{"uuid":"a","qosPolicy":1}]', '[{"uuid":"a","linkZone":"1"}]'])
+def test_what_cannot_be_read_is_no_card_at_all(text: str) -> None:
+    with pytest.raises(RegistrationError, match=REGISTER):
+        SHARED.inventory(read_node(**{REGISTER: text}))
+
+
+# admission
+
+
+def admitted(manifest: JSON) -> dict[str, str] | str:
+    """The annotations admission leaves, or its message."""
+    found = FitEnv([]).admit(manifest)
+    return found.message if found.pod is None else found.pod["metadata"]["annotations"]
+
+
+@in_one_test(
+    ("notes", "count", "after"),
+    [
+        ({}, 1, {QOS: "best-effort"}),
+        ({}, 3, {QOS: "best-effort"}),
+        *(({QOS: qos}, 2, {QOS: qos}) for qos in ("best-effort", "fixed-share", "burst-share")),
+        ({QOS: "Best-Effort"}, 1, QOS_MESSAGE),
+        ({QOS: ""}, 1, QOS_MESSAGE),
+        (ONLINE, 1, ONLINE),
+        ({**ONLINE, QOS: "nonsense"}, 1, {**ONLINE, QOS: "nonsense"}),
+        (OFFLINE, 1, {**OFFLINE, QOS: "best-effort"}),
+        ({**OFFLINE, QOS: "nonsense"}, 1, QOS_MESSAGE),
+        ({APP_CLASS: "Online"}, 1, CLASS_MESSAGE),
+        ({APP_CLASS: ""}, 1, CLASS_MESSAGE),
+        ({APP_CLASS: "other", QOS: "other"}, 2, CLASS_MESSAGE),
+        (ONLINE, 2, SINGLE_MESSAGE),
+        (OFFLINE, 2, SINGLE_MESSAGE),
+        ({**OFFLINE, QOS: "other"}, 2, SINGLE_MESSAGE),
+    ],
+)
+def test_class_and_qos_at_admission(notes: dict[str, str], count: int, after: dict[str, str] | str) -> None:
+    assert admitted(pod_with_limits(notes=notes, sgpu=count)) == after
+
+
+def test_every_container_is_looked_at_init_containers_too() -> None:
+    assert admitted(pod("p", one(), init=[one("i", sgpu=1)])) == {QOS: "best-effort"}
+    assert admitted(pod("p", one("a", sgpu=1), one("b", sgpu=2), annotations=ONLINE)) == SINGLE_MESSAGE
+    assert admitted(pod("p", one("a", sgpu=1), one("b", sgpu=1), annotations=ONLINE)) == ONLINE
+
+
+@pytest.mark.parametrize(
+    "amounts", [{"vcore": 50, "vmemory": 4}, {"sgpu": 0, "vcore": 50}, {}], ids=["no count", "count 0", "nothing"]
+)
+def test_a_container_that_asks_for_no_card_is_left_alone(amounts: JSON) -> None:
+    assert admitted(pod("p", one(**amounts), annotations={QOS: "nonsense"})) == {QOS: "nonsense"}
+
+
+@pytest.mark.parametrize("notes", [{QOS: "x"}, {**OFFLINE, QOS: ""}, {APP_CLASS: "x"}])
+def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> None:
+    """By the validating path and, where that was missed, by Fit."""
+    stored = Pod.from_object(pod_with_limits(notes=notes))
+    with pytest.raises(Denied, match="must be set one of"):
+        checked_requests(stored, CHART)
+    with pytest.raises(BadRequest, match="must be set one of"):
+        read_pod_request(stored, CHART, "spread")
+    assert checked_requests(Pod.from_object(pod("p", one(vcore=5), annotations=notes)), CHART) == {}
+
+
+def test_limits_and_requests_are_never_rewritten() -> None:
+    limits: JSON = {SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}
+    found = FitEnv([]).admit(pod("p", container(requests={SGPU: 1}, **limits)))
+    assert (found.limits(), found.requests()) == (limits, {SGPU: "1"})
+
+
+def test_more_cores_than_a_card_has_are_refused_but_of_online_pods() -> None:
+    env = FitEnv([sgpu_node(g("A"))])
+    refused = env.admit(pod_with_limits(vcore=101)).message
+    assert f"{VCORE} 101 in container main is more than the 100 percent" in refused
+    assert env.admit(pod_with_limits(vcore=100)).message == ""
+    online = pod_with_limits(notes={APP_CLASS: "online"}, vcore=101)
+    assert env.admit(online).message == ""
+    assert isinstance(env.place(online), Placed)
+
+
+# extraction
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_"),
+    [
+        ({SGPU: 2}, Request(2, ShareOfCard(100), 100)),
+        ({SGPU: 1, VCORE: 0}, Request(1, ShareOfCard(100), 0)),
+        ({SGPU: 1, VCORE: 60, VMEMORY: 4}, Request(1, FixedMemory(4096), 60)),
+        ({SGPU: 1, VCORE: 150, VMEMORY: 0}, Request(1, ShareOfCard(100), 150)),
+        ({SGPU: "1k", VMEMORY: "0Gi"}, Request(1000, ShareOfCard(100), 100)),
+        ({VCORE: 60, VMEMORY: 4}, None),
+        ({SGPU: 0, VMEMORY: 4}, None),
+    ],
+)
+def test_a_container_becomes_a_request(limits: JSON, request_: Request | None) -> None:
+    (item,) = Pod.from_object(pod("p", container(**limits))).containers
+    assert SHARED.request(item) == request_
+
+
+def test_an_online_pods_compute_is_not_counted() -> None:
+    for notes, cores in ((ONLINE, 0), (OFFLINE, 60), ({}, 60), ({APP_CLASS: "Online"}, 60)):
+        asked = Pod.from_object(pod_with_limits(notes=notes, vcore=60))
+        request = SHARED.request_in_pod(asked.containers[0], asked)
+        assert request is not None
+        assert request.cores == cores
+
+
+@in_one_test(
+    ("written", "mebibytes"),
+    [
+        (4, 4096),
+        ("4", 4096),
+        ("0", 0),
+        ("2097151", 2147482624),
+        ("2097152", None),
+        ("2048Mi", 2048),
+        ("16Gi", 16384),
+        ("4G", 3814),
+        ("1.5Gi", 1536),
+        ("1.5", None),
+        ("1500m", None),
+        ("1k", 1024000),
+        ("2k", 2048000),
+        ("1M", 1024000000),
+        ("1048576", 1073741824),
+        ("2M", 1),
+        ("1e3", 1024000),
+        ("4e9", 3814),
+        ("1Mi", 1),
+        ("1023Ki", None),
+        ("512Ki", None),
+        ("1025Ki", 1),
+        ("0Ki", 0),
+        ("2147483647Mi", 2147483647),
+        ("2147483648Mi", None),
+        ("1Ei", None),
+        ("-1", None),
+        ("-1Gi", None),
+        ("", None),
+        ("4 Gi", None),
+        (True, None),
+        (None, None),
+        ([], None),
+        (4.0, 4096),
+        (0.5, None),
+    ],
+)
+def test_units_of_vmemory(written: object, mebibytes: int | None) -> None:
+    assert read_memory(written) == mebibytes
+
+
+# 14, example 1
 
 
 def test_1_basic() -> None:
@@ -58,88 +264,6 @@ def test_1_basic() -> None:
         PLUGIN_ALLOCATED: '[[{"uuid":"GPU-A","compute":60,"vRam":4096}]]',
         PLUGIN_TIME: "1767225600000000000",
     }
-
-
-def test_2_qos() -> None:
-    env = FitEnv([sgpu_node(g("GPU-A", qosPolicy="fixed-share"))])
-    placed(env, pod_with_limits("first", FIXED, vcore=30, vmemory=8))
-    assert env.place(pod_with_limits("b", vcore=30, vmemory=4)) == {"n1": "1/1 CardQosPolicyMismatch"}
-    assert chosen(env, pod_with_limits("c", FIXED, vcore=30, vmemory=4), keep=False) == ["GPU-A"]
-    assert env.place(pod_with_limits("d", FIXED, vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
-    assert env.place(pod_with_limits("e", vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
-
-
-@pytest.mark.parametrize(
-    ("count", "cards"), [(2, ["G2", "G1"]), (3, ["G5", "G4", "G3"]), (4, ["G2", "G1", "G5", "G4"])]
-)
-def test_3_the_smallest_zone(count: int, cards: list[str]) -> None:
-    assert chosen(FitEnv([sgpu_node(*zoned(1, 1, 2, 2, 2))]), pod_with_limits(sgpu=count)) == cards
-
-
-def test_4_filled_up_from_unlinked_cards() -> None:
-    assert chosen(FitEnv([sgpu_node(*zoned(1, 1, 1, 0, 0))]), pod_with_limits(sgpu=4)) == ["G3", "G2", "G1", "G5"]
-
-
-def test_5_loss_between_nodes() -> None:
-    env = FitEnv([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
-    found = placed(env, pod_with_limits(notes={AWARE: "true"}, sgpu=2), keep=False)
-    assert (found.node, found.score) == ("b", 100 * 10000)
-    alone = placed(FitEnv(env.nodes[:1]), pod_with_limits(notes={AWARE: "true"}, sgpu=2))
-    assert alone.score == 60 * 10000
-    # without the annotation usage decides: of equals the first name, else the busier one
-    assert placed(env, pod_with_limits(sgpu=2), keep=False).node == "a"
-    placed(env, pod_with_limits("small", {"metax-tech.com/use-gpuuuid": "H1"}, vcore=1, vmemory=1))
-    assert placed(env, pod_with_limits(sgpu=1), keep=False).node == "b"
-    assert placed(env, pod_with_limits(notes={NODE_POLICY: "spread"}, sgpu=1), keep=False).node == "a"
-
-
-def test_6_whole_cards() -> None:
-    env = FitEnv([gpu_node(6, losses={"1": 150, "2": 80}), gpu_node(6, "n2", losses={"1": 90, "2": 200})])
-    single = placed(env, pod_with_limits(gpu=1), keep=False)
-    assert (single.node, single.score, cards_of(single, GPU_ALLOCATED)) == ("n2", 1910, [["n2-metax-5"]])
-    double = placed(env, pod_with_limits(gpu=2), keep=False)
-    assert (double.node, double.score) == ("n1", 1920)
-
-
-def test_7_whole_cards_one_of_them_busy() -> None:
-    env = FitEnv([gpu_node(2)])
-    assert cards_of(placed(env, pod_with_limits("busy", gpu=1)), GPU_ALLOCATED) == [["n1-metax-1"]]
-    busy = {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
-    assert env.place(pod_with_limits("two", gpu=2)) == busy
-    assert env.place(pod_with_limits("three", gpu=3)) == {"n1": "NodeInsufficientDevice"}
-
-
-def test_8_online() -> None:
-    env = FitEnv([sgpu_node(g("G1"), g("G2"))])
-    placed(env, pod_with_limits("on", {**ONLINE, "metax-tech.com/use-gpuuuid": "G1"}, vmemory=4))
-    placed(env, pod_with_limits("off", {**OFFLINE, "metax-tech.com/use-gpuuuid": "G2"}, vmemory=4, vcore=30))
-    found = placed(env, pod_with_limits("again", ONLINE, vmemory=4), keep=False)
-    assert found.annotations[SGPU_ALLOCATED] == "G1,Metax-SGPU,4096,0:;"
-    assert found.annotations[PLUGIN_ALLOCATED] == '[[{"uuid":"G1","vRam":4096}]]'
-    assert env.place(pod_with_limits("ordinary", vmemory=4)) == {"n1": "2/2 CardAppClassMismatch"}
-    assert chosen(env, pod_with_limits("off-2", OFFLINE, vmemory=4, vcore=30), keep=False) == ["G2"]
-
-
-def test_9_two_containers() -> None:
-    env = FitEnv([sgpu_node(g("GPU-A"))])
-    found = placed(env, pod("p", one("a", sgpu=1, vcore=60, vmemory=4), one("b", sgpu=1, vcore=30, vmemory=8)))
-    assert found.annotations[SGPU_ALLOCATED] == "GPU-A,Metax-SGPU,4096,60:;GPU-A,Metax-SGPU,8192,30:;"
-    assert found.annotations[PLUGIN_ALLOCATED] == (
-        '[[{"uuid":"GPU-A","compute":60,"vRam":4096}],[{"uuid":"GPU-A","compute":30,"vRam":8192}]]'
-    )
-    (view,) = env.state.views()
-    used = view.used("Metax-SGPU", "GPU-A")
-    assert (used.slots, used.memory, used.cores) == (2, 12288, 90)
-    assert found.debits == {f"limits.{SGPU}": 2, f"limits.{VCORE}": 90, f"limits.{VMEMORY}": 12}
-
-
-@pytest.mark.parametrize(
-    ("vmemory", "mebibytes"), [("4", 4096), ("2048Mi", 2048), ("4G", 3814), ("1.5Gi", 1536), (None, 65536)]
-)
-def test_10_units(vmemory: str | None, mebibytes: int) -> None:
-    amounts: JSON = {} if vmemory is None else {"vmemory": vmemory}
-    found = placed(FitEnv([sgpu_node(g("GPU-A"))]), pod_with_limits(vcore=50, **amounts))
-    assert found.annotations[SGPU_ALLOCATED] == f"GPU-A,Metax-SGPU,{mebibytes},50:;"
 
 
 # section 9
@@ -175,19 +299,6 @@ def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> Non
 KEYS = [f"limits.{name}" for name in (SGPU, VMEMORY, VCORE)]
 
 
-def test_the_quota_example() -> None:
-    cards = sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID"))
-    env = FitEnv([cards], hard={KEYS[1]: 64, KEYS[2]: 200})
-    two = {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}
-    placed(env, pod_with_limits("a", two, sgpu=2, vcore=40, vmemory=8))
-    assert amounts_of(env.charged()) == (2, 16, 80)
-    placed(env, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
-    assert amounts_of(env.charged()) == (3, 48, 130)
-    # only cards of 64 GiB are free
-    assert env.place(pod_with_limits("c", vcore=50)) == {"n1": "3/3 ResourceQuotaNotFit"}
-    assert amounts_of(env.waiting(pod_with_limits("d", vcore=80, vmemory=4))) == (1, 4, 80), "more than 70 are left"
-
-
 def amounts_of(charge: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(charge.get(key, 0) for key in KEYS)
 
@@ -218,15 +329,6 @@ LOSS_TABLE = {"1": 150, "2": 80, "3": 390, "4": 80, "5": 150, "6": 0}
 SCORE_TABLE = {"1": 0, "2": 110, "3": 330, "4": 660, "5": 700, "6": 850}
 
 
-def test_capacity_makes_cards() -> None:
-    inventory = WHOLE.inventory(gpu_node(2))
-    assert inventory is not None
-    assert [(d.uuid, d.index, d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) for d in inventory.devices] == [
-        ("n1-metax-0", 0, 1, 65536, 100, "Metax-GPU", 0, True),
-        ("n1-metax-1", 1, 1, 65536, 100, "Metax-GPU", 0, True),
-    ]
-
-
 @in_one_test(
     ("text", "table"),
     [
@@ -250,8 +352,7 @@ def test_a_topology_table_is_a_json_object_of_integers(text: str | None, table: 
 
 
 def test_a_table_that_cannot_be_read_is_told_and_leaves_the_cards() -> None:
-    inventory = WHOLE.inventory(gpu_node(2, losses="{", scores={"1": 5}))
-    assert inventory is not None
+    inventory = registered(WHOLE, gpu_node(2, losses="{", scores={"1": 5}))
     assert inventory.warnings == (f"{LOSSES} is ignored: it must be a JSON object of integers",)
     assert inventory.facts.scores == {"1": 5}
 
@@ -308,14 +409,6 @@ def test_cards_are_counted_once_over_all_containers() -> None:
     ]
     assert found.score == 2000 - LOSS_TABLE["3"]
     assert found.debits == {f"limits.{GPU}": 3}
-
-
-def test_two_containers_with_whole_cards_fit() -> None:
-    """HAMi wants the second container to take the first one's card, which is full."""
-    found = placed(FitEnv([gpu_node(2)]), pod("p", one("a", gpu=1), one("b", gpu=1)))
-    assert cards_of(found, GPU_ALLOCATED) == [["n1-metax-1"], ["n1-metax-0"]]
-    refused = FitEnv([gpu_node(2)]).place(pod("p", one("a", gpu=1), one("b", gpu=2)))
-    assert refused == {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
 
 
 def test_uuid_lists_have_no_effect_as_the_ids_are_not_hardware() -> None:

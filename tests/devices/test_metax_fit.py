@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from tables import in_one_test
 
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
-from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.metax.linkzones import topology_score
 from hami_webhook.devices.vendors.metax.qos import SgpuCard
-from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.scoring import node_score, score
 
 from .cards import room
-from .fit_env import CHART, JSON, FitEnv, configured, pod
+from .fit_env import CHART, JSON, FitEnv, asked, configured, pod
 from .metaxes import (
     APP_CLASS,
     AWARE,
@@ -45,10 +44,8 @@ KINDS = BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
 
 def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str:
     """The cards of each container, or the refusal; within a quota of MiB, cores or slots."""
-    asked = Pod.from_object(manifest)
-    ask = read_pod_request(asked, CHART, "spread")
-    assert ask is not None
-    found = fit_pod(on, ask, CHART, room(asked, **limits) if limits else None)
+    ask = asked(manifest)
+    found = fit_pod(on, ask, CHART, room(ask.pod, **limits) if limits else None)
     if isinstance(found, Rejection):
         return str(found)
     return [[device.uuid for device in row[KEY].devices] if row else [] for row in found.rows]
@@ -254,9 +251,7 @@ def test_check_values_of_the_topology_score(idle: tuple[int, ...], chosen_: tupl
 
 def scored(on: NodeView, manifest: JSON, vendors: Vendors = CHART) -> float:
     """The node's score for the pod, less what its usage gives."""
-    asked = Pod.from_object(manifest)
-    ask = read_pod_request(asked, CHART, "spread")
-    assert ask is not None
+    ask = asked(manifest)
     found = fit_pod(on, ask, CHART, None)
     assert isinstance(found, NodeFit), str(found)
     return score(found, on, ask, vendors, "binpack") - node_score(on)

@@ -53,21 +53,6 @@ def short(amounts: JSON) -> JSON:
     return {key: amounts[name] for key, name in NAMES.items() if name in amounts}
 
 
-# 3: nodes
-
-
-@pytest.mark.parametrize(("core", "memory", "count", "each"), [(128, 768, 8, 49152), (17, 5, 2, 2409)])
-def test_a_card_has_sixteen_core_groups_and_its_share_of_the_memory(
-    core: int, memory: int, count: int, each: int
-) -> None:
-    found = VENDOR.inventory(mt_node(core, memory))
-    assert found is not None
-    assert [(d.uuid, d.index) for d in found.devices] == [(f"mt-1-mthreads-{i}", i) for i in range(count)]
-    assert {(d.slots, d.memory, d.cores, d.type, d.numa, d.healthy) for d in found.devices} == {
-        (100, each, 16, "Mthreads", 0, True)
-    }
-
-
 # 5: admission
 
 WHOLE = {"mem": "96", "core": "16"}

@@ -11,12 +11,14 @@ from hami_webhook.devices.vendors.nvidia.mig import decode_allocations
 from hami_webhook.kube.objects import Pod
 
 from .cards import (
+    ALLOCATED,
     JSON,
     MIG_RECORDS,
     admitted,
     card,
     chosen,
     container,
+    debit,
     first_allocation,
     fitted,
     init,
@@ -30,7 +32,6 @@ from .cards import (
     raw_pod,
     record,
     registered,
-    sidecar,
     used,
     view,
 )
@@ -294,31 +295,6 @@ def test_a_floor_is_what_an_idle_card_would_be_booked_with() -> None:
 # 7.8: several containers
 
 
-@pytest.mark.parametrize(
-    ("containers", "answer"),
-    [
-        # two containers share a card when there is only one
-        ([container("a", gpu=1, mem=1000), container("b", gpu=1, mem=1000)], "A1000;A1000;"),
-        # each adds its usage before the next
-        ([container("a", gpu=1, mem=30000), container("b", gpu=1, mem=20000)], None),
-        # init containers are fitted on the state before the pod
-        ([init(gpu=1, mem=30000), container("b", gpu=1, mem=20000)], "A30000;A20000;"),
-        ([init("i", gpu=1, mem=30000), init("j", gpu=1, mem=40000)], "A30000;A40000;"),
-        # sidecars count like app containers, for those after them
-        ([sidecar(gpu=1, mem=20000), container("b", gpu=1, mem=30000)], None),
-        ([sidecar(gpu=1, mem=20000), init(gpu=1, mem=30000)], None),
-        ([init(gpu=1, mem=30000), sidecar(gpu=1, mem=20000)], "A30000;A20000;"),
-        ([init(gpu=1, mem=50000), container("b", gpu=1, mem=1)], None),
-    ],
-)
-def test_containers_are_fitted_one_after_another(containers: list[JSON], answer: str | None) -> None:
-    found = record(pod(*containers), view(node(card("A"))))
-    if answer is None:
-        assert found == "1/1 CardInsufficientMemory"
-    else:
-        assert found == "".join(f"A,NVIDIA,{part[1:]},0:;" for part in answer.split(";") if part)
-
-
 def test_containers_see_each_others_instances_and_a_record_counts_them_init_first() -> None:
     """An app container sees those of other app containers only."""
     incoming = pod(init("i", gpu=1, mem=8000), *(container(name, gpu=1, mem=8000) for name in "ab"), container("c"))
@@ -339,3 +315,33 @@ def test_shared_cards_write_no_mig_record() -> None:
         "hami.io/vgpu-devices-to-allocate",
         "hami.io/vgpu-devices-allocated",
     }
+
+
+def test_mig_instances_are_written_and_booked_with_their_profile() -> None:
+    """Example 7 of section 14."""
+    on = view(node(mig_card("GPU-m")))
+    incoming = pod(container(gpu=2, mem=8000), annotations={MODE: "mig"})
+    fit = placed(incoming, on)
+    written = nvidia().encode(incoming, fit.rows, on.node, 0)
+    assert written[ALLOCATED] == "GPU-m,NVIDIA,10240,28:GPU-m,NVIDIA,10240,28:;"
+    assert written[MIG_RECORDS] == (
+        '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":0,"size":2}},'
+        '{"containerIndex":0,"deviceIndex":1,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":2,"size":2}}]'
+    )
+    assert debit(fit, incoming.kinds) == (2, 20480, 56)
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "candidates"),
+    [("topology-aware,mutex", 1000, 3), ("topology-aware", 1000, 4), ("topology-aware", 40960, 3)],
+)
+def test_the_candidates_are_the_cards_that_pass(policy: str, memory: int, candidates: int) -> None:
+    """Example 9: nodes are ranked by them."""
+    on = view(node(*(card(str(i)) for i in range(4))), {"3": used(1, 100, 1)})
+    allocation = first_allocation(placed(pod(one(mem=memory), policy=policy), on))
+    assert (allocation.candidates, allocation.link_quality) == (candidates, 0)
+
+
+def test_a_priority_is_for_run_time_and_moves_no_pod() -> None:
+    on = view(node(card("a"), card("b")))
+    assert chosen(pod(one(mem=1000, priority=1)), on) == chosen(pod(one(mem=1000)), on)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from builders import read_node
 from tables import in_one_test
 
 from hami_webhook.devices.handshake import Health
@@ -16,7 +17,6 @@ from hami_webhook.node.pair_scores import (
     PcieLevel,
     ProbedCard,
     RemoteType,
-    nvlink_score,
     pair_scores,
 )
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -69,6 +69,11 @@ def test_unreadable_scores_are_ignored_with_a_warning_and_the_node_stays(scores:
 )
 def test_cordoned_cards_take_no_new_pods(cordon: str | None, answer: str) -> None:
     assert chosen(pod(one()), view(node(card("a"), card("b"), cordon=cordon))) == answer
+
+
+def test_what_volcanos_plugin_registers_adds_no_card() -> None:
+    theirs = {"volcano.sh/node-vgpu-register": "GPU-1,10,24576,NVIDIA A10,true,hami-core:"}
+    assert nvidia().inventory(read_node(**theirs)) is None
 
 
 # 3.3: handshake and health
@@ -201,11 +206,6 @@ def to(peer: str, count: int) -> list[NvLink]:
 )
 def test_pcie_alone(level: PcieLevel | None, score: int) -> None:
     assert pair_scores([probed("a", level), probed("b", level)]) == ({"a": {"b": score}, "b": {"a": score}}, [])
-
-
-@pytest.mark.parametrize(("links", "score"), [(0, 0), (1, 100), (2, 200), (18, 1800), (19, 0), (-1, 0)])
-def test_nvlinks_count_a_hundred_each_up_to_18(links: int, score: int) -> None:
-    assert nvlink_score(links) == score
 
 
 @in_one_test(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from builders import bound_pod, card, container, node, pod, quota
-from scheduling.placer_env import ALLOCATED, MEM, VENDORS, PlacerEnv
+from builders import card, container, node, pod, quota
+from scheduling.placer_env import ALLOCATED, VENDORS, PlacerEnv
 from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeView, Request
+from hami_webhook.devices.model import FixedMemory, Inventory, NodeView, Request
 from hami_webhook.devices.pod_fit import PodRequest, fit_pod, read_pod_request
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.state.cluster_cache import ClusterCache
+
+from .fit_env import asked
 
 Outcome = str
 """The allocated annotation, or the reason."""
@@ -76,93 +78,9 @@ async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
     assert env.used("n", "a") == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("apps", "inits", "hard", "outcome"),
-    [
-        # alone, init would take b and the app a: 13000. On one card the peak is 8000.
-        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
-        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=8000)], 7999, "2/2 ResourceQuotaNotFit"),
-        ([container(gpu=1, mem=8000), container(gpu=1, mem=8000)], [container(gpu=1, mem=8000)], 16000,
-         "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;a,NVIDIA,8000,0:;"),
-        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=2000, sidecar=True), container(gpu=1, mem=6000)], 8000,
-         "b,NVIDIA,2000,0:;a,NVIDIA,6000,0:;a,NVIDIA,5000,0:;"),
-        ([container(gpu=2, mem=3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
-    ],
-    ids=["one card", "too little even so", "both cards", "with a sidecar", "no init containers"],
-)  # fmt: skip
-def test_quota_counts_the_peak_per_card_and_init_shares_the_apps_cards(
-    apps: list[JSON], inits: list[JSON], hard: int, outcome: Outcome
-) -> None:
-    assert fitted(pod("p", *apps, init=inits), A, B, hard={MEM: hard}) == outcome
-
-
-def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() -> None:
-    async def scenario(hard: int) -> Outcome:
-        env = PlacerEnv()
-        await env.add(
-            node("n", A, B), quota("q", mem=hard, used={}), bound_pod("x", "n", "b,NVIDIA,2000,0:;", namespace="other")
-        )
-        # binpack sends init to b, where the app has no room: 5000 on b and 7000 on a
-        wants = pod(
-            "p",
-            gpu=1,
-            mem=7000,
-            init=[container(gpu=1, mem=5000)],
-            annotations={"hami.io/gpu-scheduler-policy": "binpack"},
-        )
-        found = await env.place(wants)
-        assert found is not None
-        return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
-
-    assert asyncio.run(scenario(12000)) == "b,NVIDIA,5000,0:;a,NVIDIA,7000,0:;"
-    assert asyncio.run(scenario(11999)) == "a,NVIDIA,5000,0:;a,NVIDIA,7000,0:;"
-    assert asyncio.run(scenario(6999)) == "2/2 ResourceQuotaNotFit"
-
-
-def test_the_second_try_keeps_the_reasons_of_the_first() -> None:
-    wants = pod("p", gpu=2, mem=3000, init=[container(gpu=2, mem=1000)])
-    outcome = fitted(wants, A, B, hard={MEM: 5000})
-    assert outcome == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
-
-
 def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
     for limits in (container(), container(gpu=0)):
         assert read_pod_request(Pod.from_object(pod("p", limits)), VENDORS, "spread") is None
-
-
-@pytest.mark.parametrize(
-    ("container", "message"),
-    [
-        (
-            container(gpu=-1),
-            "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647",
-        ),
-        (
-            container(gpu="1500m"),
-            "invalid nvidia.com/gpu value 1500m in container main: must be an integer between 0 and 2147483647",
-        ),
-        (
-            container(gpu=1, mem="16Gi"),
-            "invalid nvidia.com/gpumem value 16Gi in container main: "
-            "must be an integer number of MiB between 0 and 2147483647",
-        ),
-    ],
-)
-def test_an_amount_admission_would_refuse_is_never_read_as_nothing(container: JSON, message: str) -> None:
-    with pytest.raises(BadRequest) as refusal:
-        read_pod_request(Pod.from_object(pod("p", container)), VENDORS, "spread")
-    assert str(refusal.value) == message
-
-
-def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
-    own = read_pod_request(
-        Pod.from_object(pod("p", gpu=1, annotations={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
-    )
-    default = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "mutex")
-    assert own is not None
-    assert default is not None
-    assert (own.terms["NVIDIA"].policy.mutex, default.terms["NVIDIA"].policy.mutex) == (False, True)
-    assert own.vendors == ("NVIDIA",)
 
 
 @in_one_test("key", VENDORS)
@@ -194,10 +112,12 @@ def test_the_reason_is_that_of_the_first_container_that_does_not_fit(
     containers: list[JSON], inits: list[JSON], reason: str
 ) -> None:
     """Also where another one requests cards that the node has none of; a container's backends come by their keys."""
-    request = read_pod_request(Pod.from_object(pod("p", *containers, init=inits)), VENDORS, "spread")
-    assert request is not None
+    request = asked(pod("p", *containers, init=inits), VENDORS)
     state = ClusterCache(VENDORS)
     state.set_node(Node.from_object(node("n", card("a", 8000))), 0.0)
     view = state.view("n")
     assert view is not None
     assert str(fit_pod(view, request, VENDORS, None)) == reason
+
+
+# MISSING

@@ -12,8 +12,7 @@ from builders import card
 
 from hami_webhook.devices.model import DeviceHold, NodeView
 
-from .cards import chosen, container, debit, init, mig_card, node, one, placed, pod, record, room, sidecar, used, view
-from .fit_env import JSON
+from .cards import chosen, container, debit, init, mig_card, node, one, placed, pod, record, room, used, view
 
 UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=12288))
 
@@ -103,56 +102,12 @@ def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that
     assert record(incoming, on, room(incoming, memory=8499)) == "2/2 ResourceQuotaNotFit"
 
 
-@pytest.mark.parametrize(
-    ("containers", "total"),
-    [
-        ([sidecar(gpu=1, mem=2000), init(gpu=1, mem=6000)], 8000),
-        ([init(gpu=1, mem=6000), sidecar(gpu=1, mem=2000)], 6000),
-    ],
-)
-def test_scenario_13_and_core_example_e_a_sidecar_counts_with_the_init_containers_after_it(
-    containers: list[JSON], total: int
-) -> None:
-    incoming = pod(*containers, container(gpu=1, mem=3000))
-    on = view(node(card("a"), card("b")))
-    fit = placed(incoming, on, room(incoming, memory=total))
-    assert debit(fit, incoming.kinds)[1] == total
-    assert debit(fit, incoming.kinds, init_finished=True)[1] == 5000
-    assert "ResourceQuotaNotFit" in record(incoming, on, room(incoming, memory=total - 1))
-
-
 def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota() -> None:
     profiles = [{"name": "2g.10gb", "memoryMB": 9984, "core": 29, "sliceCount": 2, "placements": [{"size": 2}]}]
     incoming = pod(one(mem=8000))
     on = view(node(mig_card("m", profiles)))
     assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
     assert debit(placed(incoming, on, room(incoming, memory=10000)), incoming.kinds) == (1, 9984, 29)
-
-
-@pytest.mark.parametrize(
-    ("amounts", "section", "cards", "expected"),
-    [
-        ({"gpu": 2, "mem": 2000}, {}, [40960, 40960], (2, 4000, 0)),
-        ({"gpu": 2, "cores": 100}, {}, [40960, 40960], (2, 81920, 200)),
-        ({"gpu": 1, "percent": 50}, {}, [24576], (1, 12288, 0)),
-        ({"gpu": 1, "percent": 50}, {}, [40960], (1, 20480, 0)),
-        ({"gpu": 2, "percent": 50, "cores": 30}, {}, [24576, 40960], (2, 32768, 60)),
-        ({"gpu": 1, "mem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
-    ],
-)
-def test_the_worked_numbers_of_section_10(
-    amounts: JSON, section: JSON, cards: list[int], expected: tuple[int, int, int]
-) -> None:
-    incoming = pod(container(**amounts))
-    on = view(node(*(card(str(i), devmem=memory) for i, memory in enumerate(cards))))
-    assert debit(placed(incoming, on, **section), incoming.kinds) == expected
-
-
-def test_core_example_f_takes_the_only_card_small_enough() -> None:
-    on = view(node(*(card(str(memory), devmem=memory) for memory in (2000, 8000, 4000, 6000))))
-    incoming = pod(one(cores=100))
-    assert chosen(incoming, on, room(incoming, memory=2000, cores=100)) == "2000"
-    assert record(incoming, on, room(incoming, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
 
 
 def test_a_budget_is_asked_with_holds_in_the_containers_rows() -> None:

@@ -1,8 +1,9 @@
-"""Which vendors a device configuration enables."""
+"""Which vendors a device configuration enables, and the usual names of their annotations."""
 
 from itertools import combinations
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.registry import reserved_words, section_types
 from hami_webhook.integrations import SCHEDULERS
 
@@ -37,3 +38,22 @@ def test_no_chip_can_be_called_what_a_vendor_is_called() -> None:
     words = {chip.common_word for chip in (*config.section("vnpus").configs, *config.section("iluvatars"))}
     vendors = (*CHART.values(), *configured("iluvatar: {resourceCountName: iluvatar.ai/vgpu}").values())
     assert {name for each in vendors for name in (each.key, each.known_as)} - words <= reserved_words()
+
+
+def test_the_usual_keys_are_spelt_out_from_their_pattern() -> None:
+    keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no-]use-type", extra=("a", ""))
+    assert keys == DeviceKeys(
+        allocated="hami.io/dcu-devices-allocated",
+        to_allocate="hami.io/dcu-devices-to-allocate",
+        extra=("a", ""),
+        use_uuid=("hygon.com/use-gpuuuid",),
+        nouse_uuid=("hygon.com/nouse-gpuuuid",),
+        use_type=("hygon.com/use-type",),
+        nouse_type=("hygon.com/no-use-type",),
+    )
+    assert keys.owned == ("hami.io/dcu-devices-allocated", "hami.io/dcu-devices-to-allocate", "a")
+
+
+def test_a_vendor_without_lists_reads_none() -> None:
+    keys = DeviceKeys.usual("gcu")
+    assert (keys.use_uuid, keys.nouse_uuid, keys.use_type, keys.nouse_type) == ((), (), (), ())

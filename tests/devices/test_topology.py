@@ -231,21 +231,6 @@ def groups_of(*sizes: int, score: int = 210) -> Node:
     return node(*(card(uuid) for group in names for uuid in group), scores=pairs)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "count", "answer"),
-    [
-        ((4, 2), 2, {"b0", "b1"}),
-        ((8, 4), 4, {"b0", "b1", "b2", "b3"}),
-        ((4, 1, 2), 1, {"b0"}),
-        ((4, 2), 1, {"b1"}),
-    ],
-)
-def test_the_smaller_group_is_broken_and_single_cards_come_from_outside_any_group(
-    sizes: tuple[int, ...], count: int, answer: set[str]
-) -> None:
-    assert set(chosen(topology(count), view(groups_of(*sizes))).split()) == answer
-
-
 # with nvidia.com/require-nvlink
 
 REQUIRED = {"nvidia.com/require-nvlink": "true"}

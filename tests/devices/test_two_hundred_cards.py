@@ -28,7 +28,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendors.nvidia import REQUIRE_NVLINK, NvidiaNode
 from hami_webhook.kube.objects import Node, Pod
 
-from .cards import container, pod, room, vendors
+from .cards import ask, container, pod, room, vendors
 from .fit_env import CHART, FitEnv
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -157,8 +157,7 @@ def node_of(facts: NvidiaNode, cards: int = CARDS) -> NodeView:
 @pytest.mark.parametrize(("count", "limited"), [(24, True), (100, False), (199, True)])
 def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limited: bool) -> None:
     asked = pod(container(gpu=count, mem=1000), policy="topology-aware")
-    request = read_pod_request(asked, vendors(), "spread")
-    assert request is not None
+    request = ask(asked)
     budget = room(asked, memory=1000 * count) if limited else None
     node = node_of(facts)
     found = within_lines(lambda: fit_pod(node, request, vendors(), budget))
@@ -169,8 +168,7 @@ def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limi
 @pytest.mark.parametrize("count", [2, 100])
 def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: int) -> None:
     asked = pod(container(gpu=count, mem=1000), policy="topology-aware", annotations={REQUIRE_NVLINK: "true"})
-    request = read_pod_request(asked, vendors(), "spread")
-    assert request is not None
+    request = ask(asked)
     for facts in (ONE_GROUP, NEARLY_LINKED):
         node = node_of(facts)
         found = within_lines(lambda: fit_pod(node, request, vendors(), None))  # noqa: B023  called at once
@@ -182,8 +180,7 @@ def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: in
 def test_a_pod_of_many_containers_is_bounded_too() -> None:
     """Each takes a share of one of 200 cards, whose slots the node says don't end."""
     asked = pod(*(container(f"c{number}", gpu=1, mem=1) for number in range(2000)))
-    request = read_pod_request(asked, vendors(), "spread")
-    assert request is not None
+    request = ask(asked)
     view = node_of(LINKED)
     devices = tuple(replace(each, slots=2**31 - 1) for each in view.inventories["NVIDIA"].devices)
     view = replace(view, inventories={"NVIDIA": Inventory(devices, LINKED)})
@@ -194,7 +191,6 @@ def test_a_pod_of_many_containers_is_bounded_too() -> None:
 def test_a_large_pod_on_a_usual_node_is_within_the_bound(containers: int, limited: bool) -> None:
     """16 cards, and each container gets a share of 2 linked ones."""
     asked = pod(*(container(f"c{number}", gpu=2, mem=500) for number in range(containers)), policy="topology-aware")
-    request = read_pod_request(asked, vendors(), "spread")
-    assert request is not None
+    request = ask(asked)
     budget = room(asked, memory=2 * 64 * 500) if limited else None
     assert isinstance(fit_pod(node_of(LINKED, 16), request, vendors(), budget), NodeFit)

@@ -71,44 +71,6 @@ SIX_DIES = dies({"d0": "1", "d1": "1", "d2": "1", "d3": "2", "d4": "2", "d5": "3
 # C7
 
 
-def test_example_1_full_cards() -> None:
-    env = FitEnv([TWO_CARDS])
-    placed = env.placed(with_limits(1))
-    assert placed.annotations[ALLOCATED] == "7-0,Vastai,0,0:;"
-    assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(1)) == "6-0"
-    assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(2)) == (
-        "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
-    )
-
-
-@pytest.mark.parametrize(
-    ("on", "count", "answer"),
-    [
-        *((THREE_DIES, count, answer) for count, answer in ((2, "d1 d0"), (1, "d2"), (3, "d2 d1 d0"))),
-        (THREE_DIES, 4, "NodeInsufficientDevice"),
-        (SIX_DIES, 4, "d2 d1 d0 d4"),
-        (SIX_DIES, 5, "d2 d1 d0 d4 d3"),
-        (SIX_DIES, 6, "d5 d4 d3 d2 d1 d0"),
-        (SIX_DIES, 2, "d2 d1"),
-        (SIX_DIES, 1, "d5"),
-    ],
-)
-def test_examples_2_and_3_dies_of_two_and_of_three_cards(on: Node, count: int, answer: str) -> None:
-    assert chosen(FitEnv([on]), with_limits(count)) == answer
-
-
-def test_example_4_mutex_looks_at_the_whole_card() -> None:
-    assert chosen(with_used(THREE_DIES, "d2"), with_limits(1, **MUTEX)) == "d1"
-    one_card = {"d0": "1", "d1": "1"}
-    assert chosen(with_used(dies(one_card), "d0"), with_limits(1, **MUTEX)) == (
-        "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
-    )
-    assert (
-        chosen(with_used(dies(one_card, count=2), "d0"), with_limits(1, **MUTEX))
-        == "2/2 ExclusiveDeviceAllocateConflict"
-    )
-
-
 @pytest.mark.parametrize(("policy", "score"), [("binpack", 1.0), ("spread", -1.0)])
 @pytest.mark.parametrize("on_the_pod", [True, False])
 def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: float, on_the_pod: bool) -> None:
@@ -123,27 +85,6 @@ def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: flo
 
 
 # C2
-
-
-def test_a_device_as_registered() -> None:
-    """The literal samples."""
-    texts = (
-        '[{"id":"7-0","count":1,"devmem":32768,"type":"Vastai","health":true}]',
-        '[{"id":"d0","count":1,"devmem":16384,"type":"Vastai","health":true,'
-        '"custominfo":{"DeviceStrategy":"die","AIC":"1"}},'
-        '{"id":"d1","index":1,"count":1,"devmem":16384,"type":"Vastai","health":true,'
-        '"custominfo":{"DeviceStrategy":"die","AIC":"1"}}]',
-    )
-    found = []
-    for text in texts:
-        inventory = VASTAI.inventory(read_node(**{REGISTER: text}))
-        assert inventory is not None
-        found += [(d.vendor, d.uuid, d.index, d.slots, d.memory, d.cores, d.numa) for d in inventory.devices]
-    assert found == [
-        ("Vastai", "7-0", 0, 1, 32768, 100, 0),
-        ("Vastai", "d0", 0, 1, 16384, 100, 0),
-        ("Vastai", "d1", 1, 1, 16384, 100, 0),
-    ]
 
 
 @pytest.mark.parametrize("aic", [1, None, "", True, ["1"]])
@@ -211,6 +152,9 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
         (TWO_CARDS, [2], 0.0),
         (vastai(die("d0", "1"), die("d1")), [2], 0.0),
         (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1", "DeviceStrategy": "card"})), [2], 0.0),
+        # a difference: a device with an AIC and no strategy is scored as a die
+        (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1"})), [2], 1.0),
+        (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "2"})), [2], 0.5),
     ],
 )
 def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> None:
@@ -220,11 +164,6 @@ def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> Non
         assert placed.score == pytest.approx(sign * score)
 
 
-def test_difference_a_device_with_an_aic_and_no_strategy_is_scored_as_a_die() -> None:
-    test_a_nodes_score(vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1"})), [2], 1.0)
-    test_a_nodes_score(vastai(die("d0", "1"), card("d1", custominfo={"AIC": "2"})), [2], 0.5)
-
-
 def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
     for memory, score in ((16384, 10 / 3), (0, 0.0)):
         env = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
@@ -232,16 +171,6 @@ def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
 
 
 # C6
-
-
-def test_usage_and_debits_are_slots() -> None:
-    env = FitEnv([THREE_DIES], hard={f"limits.{COUNT}": 2})
-    assert env.place(with_limits(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
-    placed = env.placed(with_limits(2, "first"))
-    assert placed.annotations[ALLOCATED] == "d1,Vastai,0,0:d0,Vastai,0,0:;"
-    assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
-    assert env.used("Vastai", "d1") == (1, 0, 0)
-    assert chosen(env, with_limits(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
 
 
 def test_where_quota_is_short_an_init_container_gets_the_apps_dies() -> None:
