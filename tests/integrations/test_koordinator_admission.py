@@ -421,10 +421,3 @@ def test_5_4_what_the_pod_as_a_whole_must_not_ask(containers: list[JSON], init: 
     found = refused(pod_with_limits("p", *made, init=[box("init", **amounts) for amounts in init]))
     assert found.startswith(MIXED)
     assert text in found
-
-
-def test_5_4_other_managers_of_nvidia_cards_pass_where_that_is_wanted() -> None:
-    koords = a10s(vendors=configured(mixed_name_sets="warn"))
-    made = [container("a", **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}), box("b", ratio=50)]
-    assert not koords.admit(pod_with_limits("p", *made)).message
-    assert MIXED in koords.admit(pod_with_limits("p", *made, box("c", memory=1))).message

@@ -10,13 +10,11 @@ from collections.abc import Set
 
 import pytest
 from builders import container
-from devices.fit_env import NOW, pod
+from devices.fit_env import pod
 
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import ChargeRequest, QuotaAccount
-from hami_webhook.quota.batch import evaluate_batch
-from hami_webhook.quota.pricing import price_pending
+from hami_webhook.quota.account import QuotaAccount
 
 from .koords import (
     A10,
@@ -30,7 +28,6 @@ from .koords import (
     a10s,
     box,
     card,
-    named,
     pod_with_limits,
     seed_pod,
     share,
@@ -38,25 +35,6 @@ from .koords import (
 
 GIB = 2**30
 HALF_A10 = A10 // 2
-
-
-def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str, int] | str:
-    """What a quota shows as used once the pod is charged, or what the pod is told."""
-    keys = {name: f"limits.{resource}" for name, resource in zip(hard, named(**hard), strict=True)}
-    written = {
-        "metadata": {"name": "gpu-quota", "namespace": "default"},
-        "spec": {"hard": {key: str(hard[name]) for name, key in keys.items()}},
-        "status": {"used": {key: str(used[name]) for name, key in keys.items()}},
-    }
-    before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
-    asked = koords.admit(manifest).pod
-    charge = price_pending(asked, koords.vendors, koords.state.capacity)
-    found = evaluate_batch(
-        {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
-    )
-    refused = found.refusals.get(0)
-    after = found.accounts[before.name]
-    return refused.message if refused is not None else {name: after.used[key] for name, key in keys.items()}
 
 
 # 14
@@ -104,29 +82,6 @@ def test_on_idle_cards(manifest: JSON, entries: list[JSON], parts: list[Part], d
     assert koords.debits() == debits
 
 
-def test_1_with_ten_percent_in_use_the_other_card_is_taken() -> None:
-    assert a10s().busy(0, ratio=10).minors(seed_pod()) == [1]
-
-
-def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
-    why = a10s().busy(1, core=50).failure(pod_with_limits(gpu=200))
-    assert why == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientCore"
-
-
-def test_7_what_koordinator_wrote_is_the_debit() -> None:
-    koords = a10s()
-    entry = share(1, core="50", memory="11520Mi", ratio="50")
-    koords.bind(seed_pod("running"), "n1", json.dumps({"gpu": [entry]}))
-    debits = koords.debits("running")
-    assert debits == {"memory": 12079595520, "ratio": 50, "core": 50, "shared": 1, "gpu": 50}
-    hard, used = {"memory": "20Gi"}, {"memory": debits["memory"]}
-    assert charged(koords, pod_with_limits("new", memory="8Gi"), hard, used) == {"memory": 20669530112}
-    refused = charged(koords, pod_with_limits("new", memory="9Gi"), hard, used)
-    assert isinstance(refused, str)
-    assert refused.startswith("exceeding resource quota: ")
-    assert "limited: limits.koordinator.sh/gpu-memory=21474836480" in refused
-
-
 def test_8_an_annotation_of_ones_own_making_counts_for_nothing() -> None:
     koords = a10s()
     forged = json.dumps({"gpu": [share(0, core="1", memory="1Mi", ratio="1")]})
@@ -137,31 +92,6 @@ def test_8_an_annotation_of_ones_own_making_counts_for_nothing() -> None:
 
 
 # 10.3
-
-
-def test_10_3_a_quota_fills_up() -> None:
-    koords = Koords().node("big", *(card(minor, "80Gi") for minor in range(4)))
-    koords.node("n1", card(0))
-    hard = {"memory": "60Gi", "ratio": 300}
-    used: JSON = {"memory": 0, "ratio": 0}
-
-    a = pod_with_limits("a", shared=4, memory="40Gi")
-    after = charged(koords, a, hard, used)
-    assert after == {"memory": 42949672960, "ratio": 48}
-    placed, _ = koords.place(a)
-    assert placed.parts == {0: tuple(Part(f"GPU-{minor}", 10240, 0) for minor in range(4))}
-    assert koords.debits("a") == {"shared": 4, "memory": 42949672960, "ratio": 48, "gpu": 48}
-
-    koords.bind(
-        koords.admit(pod_with_limits("b", ratio=50)).manifest, "n1", json.dumps({"gpu": [share(0, ratio="50")]})
-    )
-    assert koords.debits("b") == {"shared": 1, "memory": 12079595520, "ratio": 50, "gpu": 50}
-
-    used = {"memory": 42949672960 + 12079595520, "ratio": 98}
-    refused = charged(koords, pod_with_limits("c", gpu=200), hard, used)
-    assert isinstance(refused, str)
-    assert f"requested: limits.koordinator.sh/gpu-memory={45 * GIB} (smallest eligible card)" in refused
-    assert "gpu-memory-ratio" not in refused  # 298 of 300
 
 
 def test_a_pod_of_nvidias_that_koordinator_placed_is_debited_as_well() -> None:

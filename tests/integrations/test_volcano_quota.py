@@ -22,34 +22,6 @@ from .volcanoes import IDS, MEMORY, NUMBER, PERCENTAGE, a40, debits, pod_with_li
 JSON = dict[str, Any]
 PHASE, BOUND_AT, ON = "volcano.sh/bind-phase", "volcano.sh/bind-time", "volcano.sh/vgpu-node"
 MIXED = (volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-m")))
-TWO_T4 = (t4("GPU-a"), t4("GPU-b"))
-
-
-def test_1_plain() -> None:
-    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
-    admitted = env.admit(pod_with_limits(1, 3000, 50))
-    assert admitted.scheduler == "volcano"
-    assert not admitted.warnings
-    predicted, cost = env.place(pod_with_limits(1, 3000, 50))
-    assert predicted.node == "n1"
-    assert predicted.parts == {0: (Part("GPU-b", 3000, 50),)}
-    assert predicted.annotations[IDS] == "GPU-b,NVIDIA,3000,50:"
-    assert cost == debits(1, 3000, 50)
-
-
-def test_2_two_vgpus() -> None:
-    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
-    predicted, cost = env.place(pod_with_limits(2, 2000))
-    assert predicted.annotations[IDS] == "GPU-b,NVIDIA,2000,0:GPU-a,NVIDIA,2000,0:"
-    assert cost == debits(2, 4000, 0)
-    assert env.failed(pod_with_limits(3, 2000, name="three")) == {"n1": "NodeInsufficientDevice"}
-
-
-def test_4_percentage_on_equal_cards() -> None:
-    env = SchedulersEnv([volcano_node("n1", *TWO_T4)])
-    admitted = env.admit(pod_with_limits(1, percent=20))
-    assert admitted.limits() == {NUMBER: "1", MEMORY: "3276"}
-    assert not admitted.warnings
 
 
 def test_4_percentage_on_unequal_cards() -> None:
@@ -73,24 +45,6 @@ def test_5_mig() -> None:
     assert predicted.annotations[IDS] == "GPU-m[group2-3],NVIDIA,5000,0:"
     assert cost == debits(1, 5120)
     assert env.failed(pod_with_limits(1, 15000, name="c", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
-
-
-@pytest.mark.parametrize(
-    ("memory", "place", "given"), [(3000, "group1-0", 5120), (15000, "group3-0", 20480), (30000, "group4-0", 40960)]
-)
-def test_5_mig_on_an_idle_card(memory: int, place: str, given: int) -> None:
-    predicted, cost = SchedulersEnv([volcano_node("n1", a40("GPU-m"))]).place(pod_with_limits(1, memory, mode="mig"))
-    assert predicted.annotations[IDS] == f"GPU-m[{place}],NVIDIA,{memory},0:"
-    assert cost == debits(1, given)
-
-
-def test_7_exclusive() -> None:
-    env = SchedulersEnv([volcano_node("n1", t4("GPU-a"))])
-    predicted, cost = SchedulersEnv([volcano_node("n1", t4("GPU-a"))]).place(pod_with_limits(1))
-    assert (predicted.annotations[IDS], cost) == ("GPU-a,NVIDIA,16384,0:", debits(1, 16384))
-    env.keep(pod_with_limits(1, 1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,1,0:"})
-    assert env.failed(pod_with_limits(1)) == {"n1": "1/1 CardInsufficientMemory"}
-    assert env.failed(pod_with_limits(1, 1000, 100)) == {"n1": "1/1 ExclusiveDeviceAllocateConflict"}
 
 
 # 10.1
@@ -247,13 +201,6 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
         "limits.nvidia.com/gpu": 1,
         "limits.nvidia.com/gpumem": 700,
     }
-
-
-def test_no_amount_that_a_pod_states_is_debited_lower() -> None:
-    env = SchedulersEnv(MIXED)
-    assert cost_of(env, "GPU-a,NVIDIA,1,0:", pod_with_limits(2, 3000, 40, name="u"), "n1").amounts == debits(
-        2, 6000, 80
-    )
 
 
 def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_larger() -> None:
