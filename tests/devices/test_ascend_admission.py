@@ -211,7 +211,9 @@ def test_other_chips_and_unbound_modules_are_not_rounded() -> None:
 @pytest.mark.parametrize("notes", [None, {MODE: ""}, {MODE: "hami"}, {MODE: "HAMI-CORE"}, {MODE: "hami-core "}])
 def test_cores_are_for_soft_mode_only_and_only_its_exact_name_selects_it(notes: dict[str, str] | None) -> None:
     message = YARD.admit(pod(annotations=notes, **with_limits(1, core=20))).message
-    assert message.startswith("huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode")
+    refused = "huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode: container main"
+    assert message.startswith(refused)
+    assert f"{MODE}: hami-core" in message
     requested = container(requests=with_limits(None, core=5), **with_limits(1))
     assert "-core is only supported" in YARD.admit(pod("p", requested, annotations=notes)).message
     assert YARD.admit(pod(annotations=notes, **with_limits(1, core=0))).limits() == with_limits("1", "65536", "0")
