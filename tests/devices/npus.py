@@ -127,6 +127,3 @@ def chosen(
 def sick(cards: list[JSON], *which: int) -> list[JSON]:
     """The same NPUs, of which these are unhealthy."""
     return [card | ({"health": False} if card.get("index", 0) in which else {}) for card in cards]
-
-
-# MISSING

@@ -1,4 +1,7 @@
-"""docs/adding-a-vendor.md adds a vendor: all it says, done on a copy of the repository, adds ACME and nothing else."""
+"""docs/adding-a-vendor.md adds a vendor: all it says, done on a copy of the repository, adds ACME and nothing else.
+
+That the manifests name its resources and guard its annotations is in `test_made_up_vendor.py`.
+"""
 
 from __future__ import annotations
 
@@ -68,16 +71,6 @@ def test_its_section_is_explained_and_its_pods_are_placed_charged_and_refused(wa
     assert "acme: ACME" in check
     simulated = next(text for command, text in walked.printed.items() if " simulate " in command)
     assert "3 pods: 2 placed, 1 denied, 0 without a node" in simulated
-
-
-@pytest.mark.integration
-def test_the_webhooks_are_asked_about_its_resources_and_guard_its_annotations(walked: Walked) -> None:
-    for file in ("manifests/base/webhooks.yaml", "manifests/chart/files/match-conditions.yaml"):
-        text = (walked.root / file).read_text()
-        for name in ("acme.example/gpu", "acme.example/memory", "acme.example/cores", "acme.example/use-uuid"):
-            assert name in text, (file, name)
-        for name in ("plan", "started"):
-            assert rf"acme\\.example/{name}" in text, (file, name)
 
 
 def hooks(part: str) -> list[str]:

@@ -1,36 +1,17 @@
-"""A pod's containers on one node: init containers, sidecars and apps, with and without quota."""
+"""A pod's containers on one node: init containers, sidecars and apps; within a quota in `test_quota_in_fit.py`."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from builders import card, container, node, pod, quota
-from scheduling.placer_env import ALLOCATED, VENDORS, PlacerEnv
+from builders import ALLOCATED, card, container, pod, read_node
 from tables import in_one_test
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import FixedMemory, Inventory, NodeView, Request
 from hami_webhook.devices.pod_fit import PodRequest, fit_pod, read_pod_request
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.state.cluster_cache import ClusterCache
 
-from .fit_env import asked
-
-Outcome = str
-"""The allocated annotation, or the reason."""
-
-
-def fitted(raw: JSON, *cards: JSON, hard: JSON | None = None) -> Outcome:
-    async def scenario() -> Outcome:
-        env = PlacerEnv()
-        await env.add(node("n", *cards), *([quota("q", used={}, **hard)] if hard else []))
-        found = await env.place(raw)
-        assert found is not None
-        return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
-
-    return asyncio.run(scenario())
-
+from .fit_env import CHART, FitEnv, Placed, asked
 
 A, B = card("a", 8000), card("b", 8000)
 ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
@@ -66,32 +47,28 @@ ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     ],
 )  # fmt: skip
 def test_containers_are_fitted_in_their_order_and_by_their_kind(
-    apps: list[JSON], inits: list[JSON], outcome: Outcome
+    apps: list[JSON], inits: list[JSON], outcome: str
 ) -> None:
-    assert fitted(pod("p", *apps, init=inits), A, B) == outcome
-
-
-async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
-    env = PlacerEnv()
-    await env.add(node("n", A))
-    await env.refused(pod("p", gpu=1, mem=9000, init=[container(gpu=1, mem=8000, cores=100)]))
-    assert env.used("n", "a") == (0, 0, 0)
+    """Written is the allocated annotation, or the reason."""
+    env = FitEnv([read_node("n", A, B)])
+    placed = env.place(pod("p", *apps, init=inits), admit=False)
+    assert (placed.annotations[ALLOCATED] if isinstance(placed, Placed) else placed["n"]) == outcome
 
 
 def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
     for limits in (container(), container(gpu=0)):
-        assert read_pod_request(Pod.from_object(pod("p", limits)), VENDORS, "spread") is None
+        assert read_pod_request(Pod.from_object(pod("p", limits)), CHART, "spread") is None
 
 
-@in_one_test("key", VENDORS)
+@in_one_test("key", CHART)
 def test_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
     incoming = Pod.from_object(pod("p"))
-    terms = {key: VENDORS[key].terms(incoming, "spread")}
+    terms = {key: CHART[key].terms(incoming, "spread")}
     request = PodRequest(incoming, [{key: Request(1, FixedMemory(1), 0)}], terms)
     bare = Node.from_object({"metadata": {"name": "n"}})
     others = NodeView(bare, {"other": Inventory(())})
-    assert str(fit_pod(others, request, VENDORS, None)) == "NodeInsufficientDevice"
-    assert str(fit_pod(NodeView(bare), request, VENDORS, None)) == "node unregistered"
+    assert str(fit_pod(others, request, CHART, None)) == "NodeInsufficientDevice"
+    assert str(fit_pod(NodeView(bare), request, CHART, None)) == "node unregistered"
 
 
 DCU: JSON = {"hygon.com/dcunum": 1}
@@ -112,12 +89,7 @@ def test_the_reason_is_that_of_the_first_container_that_does_not_fit(
     containers: list[JSON], inits: list[JSON], reason: str
 ) -> None:
     """Also where another one requests cards that the node has none of; a container's backends come by their keys."""
-    request = asked(pod("p", *containers, init=inits), VENDORS)
-    state = ClusterCache(VENDORS)
-    state.set_node(Node.from_object(node("n", card("a", 8000))), 0.0)
-    view = state.view("n")
+    request = asked(pod("p", *containers, init=inits), CHART)
+    view = FitEnv([read_node("n", card("a", 8000))]).state.view("n")
     assert view is not None
-    assert str(fit_pod(view, request, VENDORS, None)) == reason
-
-
-# MISSING
+    assert str(fit_pod(view, request, CHART, None)) == reason
