@@ -9,7 +9,6 @@ from typing import Any
 
 import builders
 import jsonpatch
-from builders import container
 from every_node import evaluate
 
 from hami_webhook.admission.denial import Denied
@@ -76,18 +75,9 @@ class Names:
         named = {self.count: count, self.memory: memory, self.cores: cores}
         return {name: amount for name, amount in named.items() if amount is not None}
 
-    def container(self, *amounts: object, name: str = "main") -> JSON:
-        return container(name, **self.limits(*amounts))
-
-    def pod(self, name: str = "p", *amounts: object, notes: Mapping[str, str] | None = None) -> JSON:
+    def pod(self, name: str = "p", *amounts: object) -> JSON:
         """A pod of one container that asks for one card, unless told otherwise."""
-        return pod(name, self.container(*(amounts or (1,))), annotations=notes)
-
-
-def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
-    """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
-    incoming = pod("p", container(**amounts) if where == "limits" else container(requests=amounts))
-    return FitEnv([], CHART if vendors is None else vendors).admit(incoming).message
+        return pod(name, **self.limits(*(amounts or (1,))))
 
 
 @dataclass(frozen=True)

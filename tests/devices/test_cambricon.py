@@ -19,7 +19,7 @@ COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cam
 MLU = CHART["MLU"]
 ALLOCATED, PROFILE = "hami.io/cambricon-mlu-devices-allocated", "CAMBRICON_DSMLU_PROFILE"
 NAMES = Names(COUNT, MEM, CORES)
-limits, with_limits, one = NAMES.limits, NAMES.pod, NAMES.container
+limits, with_limits = NAMES.limits, NAMES.pod
 OF_370 = configured(
     "cambricon: {resourceCountName: cambricon.com/vmlu, resourceMemoryName: cambricon.com/mlu370.smlu.vmemory, "
     "resourceCoreName: cambricon.com/mlu370.smlu.vcore}"

@@ -24,7 +24,7 @@ UNITS = configured(
     "hygon: {resourceCountName: a.b/dcu, resourceMemoryName: a.b/mem, resourceCoreName: a.b/core, memoryFactor: 2}"
 )
 NAMES = Names(COUNT, MEM, CORES)
-limits, with_limits, one = NAMES.limits, NAMES.pod, NAMES.container
+limits, with_limits = NAMES.limits, NAMES.pod
 
 
 # 2: configuration
