@@ -1,4 +1,4 @@
-"""What Koordinator's pods cost (docs/spec/koordinator.md#10), and the worked examples: section 14 by number, and 10.3.
+"""What Koordinator's pods cost (docs/spec/koordinator.md#10), and the worked examples of section 14 by number.
 
 What examples 2 to 6 say of admission is in test_koordinator_admission.py, in rows that have their numbers.
 """

@@ -1,6 +1,6 @@
 """What Volcano's pods cost, and instances given twice (docs/spec/volcano.md#10 and #13); its worked examples (#15).
 
-Of those, 3, 6 and 10 are rows of test_volcano_admission.py and test_volcano_fit.py, 9 of test_mixing.py.
+Of those, 3, 6, 7 and 10 are rows of test_volcano_admission.py and test_volcano_fit.py, 9 of test_mixing.py.
 """
 
 from __future__ import annotations
