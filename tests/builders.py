@@ -140,15 +140,21 @@ def quota(
 
 
 def accelerator_quota(
-    name: str = "all", selector: JSON | None = None, spec: JSON | None = None, **hard: object
+    name: str = "all",
+    selector: JSON | None = None,
+    spec: JSON | None = None,
+    *,
+    status: JSON | None = None,
+    **hard: object,
 ) -> JSON:
     """An AcceleratorQuota, of all namespaces unless there is a selector."""
-    return {
+    made: JSON = {
         "apiVersion": "hami.io/v1alpha1",
         "kind": "AcceleratorQuota",
         "metadata": {"name": name},
         "spec": {"namespaceSelector": selector or {}, "hard": _quota_keys(hard), **(spec or {})},
     }
+    return made if status is None else {**made, "status": status}
 
 
 def read_pod(*arguments: Any, **fields: Any) -> Pod:

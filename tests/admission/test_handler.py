@@ -61,7 +61,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io() -> None:
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
         core = core_on(cluster, watches=NoWatches(synced=False))
-        await getattr(core.admission, path)(create(pod(gpu=0, mem=3000)))
+        await getattr(core.admission, path)(create(pod(gpu=0, mem=3000, nodeName="n1")))
         assert cluster.calls == []
 
 

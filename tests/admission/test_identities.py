@@ -47,6 +47,13 @@ MAY: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("bob", ("ops",)): EVERYTHING,
     ("system:node:n1", ("system:nodes",)): EVERYTHING,
     ("system:node:n2", ("system:nodes",)): (),
+    # names that are nearly right
+    ("system:node:", ("system:nodes",)): (),
+    ("system:node:n1x", ("system:nodes",)): (),
+    ("n1", ("system:nodes",)): (),
+    (OURS.upper(), ()): (),
+    ("ops", ()): (),
+    ("bob", (OURS,)): (),
 }
 """The annotations that each user, by name and groups, may write on a pod that is bound to node n1."""
 

@@ -56,11 +56,6 @@ def test_the_default_scheduler_is_replaced() -> None:
     assert list(mutate(obj).patch) == [{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}]
 
 
-def test_a_privileged_cpu_pod_is_allowed_without_a_patch() -> None:
-    answer = mutate(pod("p", cpu(**PRIVILEGED), nodeName="n1"))
-    assert (list(answer.patch), answer.warnings, answer.audit) == ([], (), {})
-
-
 @pytest.mark.parametrize("step", [mutate, validate])
 @pytest.mark.parametrize("spec", [{}, {"initContainers": [container(gpu=1, mem=3000)]}, {"initContainers": [cpu()]}])
 def test_a_pod_without_containers_is_denied(step: Step, spec: JSON) -> None:
@@ -120,19 +115,6 @@ def test_a_pod_of_a_foreign_scheduler_is_validated(fault: JSON, code: int, messa
     assert message in (None, found[1])
 
 
-def test_a_pod_of_a_foreign_scheduler_is_charged() -> None:
-    around = FakeServices()
-    validate(pod(gpu=1, mem=3000, schedulerName="volcano", uid="u1"), services=around)
-    assert around.charged == [("p", "u1")]
-
-
-def test_the_webhook_writes_a_reservation_only_for_what_it_charges() -> None:
-    around = FakeServices()
-    answer = run_webhook(pod(gpu=1, mem=3000, schedulerName="volcano"), services=around)
-    assert around.charged == [("p", "")]
-    assert list(answer.patch) == []
-
-
 def run_webhook(obj: JSON, *, dry_run: bool = False, **more: Any) -> Answer:
     return at_once(handler_of(**more).webhook(parsed(review(obj, dryRun=dry_run))))
 
@@ -156,12 +138,6 @@ def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes() 
 def test_the_second_pass_sees_a_count_of_init_containers_only() -> None:
     obj = pod("p", cpu(**PRIVILEGED), init=[container("setup", gpu=1, mem=3000)])
     assert refusal(mutate, obj) == (403, is_privileged("main"))
-
-
-def test_bad_scoring_weights_are_denied_with_the_parse_message() -> None:
-    obj = pod(gpu=1, mem=3000, annotations={WEIGHTS: "slot=1"})
-    message = f'invalid {WEIGHTS} annotation "slot=1": expected slot, core, and memory weights for pod p'
-    assert refusal(mutate, obj) == refusal(validate, obj) == (403, message)
 
 
 def test_scoring_weights_of_a_cpu_pod_are_nobodys_business() -> None:
@@ -272,22 +248,6 @@ def test_an_environment_that_is_no_list_is_a_bad_request() -> None:
 
 
 # the namespace
-
-
-def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known() -> None:
-    nowhere = FakeServices(there={})
-    expected = (503, "namespace team-a isn't known yet; try again")
-    assert refusal(mutate, pod(gpu=1, mem=3000), services=nowhere) == expected
-    assert refusal(validate, pod(gpu=1, mem=3000), services=nowhere) == expected
-    assert nowhere.charged == []
-
-
-def test_a_count_of_zero_asks_for_nothing_so_needs_nothing() -> None:
-    nowhere = FakeServices(there={})
-    obj = pod("p", container(limits={GPU: 0, MEM: 100}), nodeName="n1")
-    assert list(mutate(obj, services=nowhere).patch) == []
-    validate(obj, services=nowhere)
-    assert nowhere.charged == []
 
 
 def test_the_requests_namespace_counts_not_the_pods() -> None:

@@ -104,7 +104,10 @@ BROKEN: dict[str, tuple[JSON, str]] = {
         "pod group train has 4 pods, and 3 like this one fit on all nodes together; request less, or make the group"
         " smaller",
     ),
-    "scoring_weights_can_be_read": (gpu(annotations={"hami.io/device-scoring-weights": "slot=1"}), "slot=1"),
+    "scoring_weights_can_be_read": (
+        gpu(annotations={"hami.io/device-scoring-weights": "slot=1"}),
+        'invalid hami.io/device-scoring-weights annotation "slot=1": expected slot, core, and memory weights for pod p',
+    ),
 }
 
 

@@ -33,19 +33,13 @@ def test_a_line_of_text_ends_with_the_events_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "name", "v"),
-    [
-        (logging.DEBUG, "debug", 4),
-        (logging.INFO, "info", 1),
-        (logging.WARNING, "warning", 0),
-        (logging.ERROR, "error", 0),
-    ],
+    ("level", "v"), [(TRACE, 5), (logging.DEBUG, 4), (logging.INFO, 1), (logging.WARNING, 0), (logging.ERROR, 0)]
 )
-def test_a_line_of_json_has_the_level_and_klogs_verbosity(level: int, name: str, v: int) -> None:
+def test_a_line_of_json_has_the_level_and_klogs_verbosity(level: int, v: int) -> None:
     line = JsonFormatter().format(record("pod refused", level, namespace="team-a", code=403, reason='"no"', other="x"))
     assert json.loads(line) == {
         "ts": "2025-11-21T02:40:00.250Z",
-        "level": name,
+        "level": logging.getLevelName(level).lower(),
         "v": v,
         "logger": "hami_webhook.x",
         "msg": "pod refused",

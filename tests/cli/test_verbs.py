@@ -13,37 +13,31 @@ import yaml
 from builders import card, container, node
 from cryptography import x509
 from simulate.files import Simulate, pod
+from tables import in_one_test
 
+from hack.interface import commands
 from hami_webhook import __version__
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import ClusterCapacity, price_pending
 
 
-def test_certificates_are_made_and_named(command: Simulate, tmp_path: Path) -> None:
-    run = command.main(
-        "certs", "generate", "--dir", str(tmp_path / "certs"), "--name", "10.0.0.1", "--name", "more.example"
-    )
-    assert (run.status, run.err) == (0, "")
-    written = [Path(line) for line in run.out.splitlines()]
-    assert sorted(written) == sorted((tmp_path / "certs").iterdir())
-    assert len(written) == 4
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in written if path.suffix == ".key")
-    serving = next(p for p in written if p.name == "tls.crt")
-    names = x509.load_pem_x509_certificate(serving.read_bytes()).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
-    dns = names.value.get_values_for_type(x509.DNSName)
-    assert {"hami-webhook.hami-system.svc", "more.example"} <= set(dns)
-    assert "10.0.0.1" in map(str, names.value.get_values_for_type(x509.IPAddress))
-
-
-def test_the_certificate_is_for_the_service_that_is_named(command: Simulate, tmp_path: Path) -> None:
-    run = command.main("certs", "generate", "--dir", str(tmp_path), "--service", "s", "--namespace", "ns")
-    assert run.status == 0
-    certificate = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert "s.ns.svc" in names.get_values_for_type(x509.DNSName)
+def test_certificates_are_made_for_a_service_and_more_names(command: Simulate, tmp_path: Path) -> None:
+    folder, named = tmp_path / "certs", ("--name", "10.0.0.1", "--name", "more.example")
+    for service, arguments in (
+        ("hami-webhook.hami-system", named),
+        ("s.ns", (*named, "--force", "--service", "s", "--namespace", "ns")),
+    ):
+        run = command.main("certs", "generate", "--dir", str(folder), *arguments)
+        assert (run.status, run.err) == (0, "")
+        written = [Path(line) for line in run.out.splitlines()]
+        assert sorted(written) == sorted(folder.iterdir())
+        assert len(written) == 4
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in written if path.suffix == ".key")
+        serving = x509.load_pem_x509_certificate((folder / "tls.crt").read_bytes())
+        names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {f"{service}.svc", "more.example"} <= set(names.get_values_for_type(x509.DNSName))
+        assert "10.0.0.1" in map(str, names.get_values_for_type(x509.IPAddress))
 
 
 def test_certificates_are_overwritten_only_by_force(command: Simulate, tmp_path: Path) -> None:
@@ -77,14 +71,6 @@ def test_a_configuration_with_faults_names_each_with_its_line(command: Simulate)
     assert factor.startswith(f"hami-webhook: {path}:3: nvidia.memoryFactor: must be")
     assert misspelt.startswith("hami-webhook: warning: ")
     assert "nvidea" in misspelt
-
-
-def test_unknown_keys_are_warned_of_once(command: Simulate) -> None:
-    run = command.main("config", "check", command.file("c.yaml", "nvidia: {resourceCountName: a.b/c, colour: red}\n"))
-    assert run.status == 0
-    (line,) = run.err.splitlines()
-    assert line.startswith("hami-webhook: warning: ")
-    assert "colour" in line
 
 
 def test_kube_scheduler_s_configuration_is_filled_in(command: Simulate, tmp_path: Path) -> None:
@@ -147,33 +133,12 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
     assert command.main("--version").out == f"hami-webhook {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("verb", "expected"),
-    [
-        ([], ["serve", "simulate", "test", "explain", "certs", "config", "version"]),
-        (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
-        (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "--scheduler-name"]),
-        (["explain"], ["POD", "--namespace", "--file", "--cluster", "--kubeconfig", "--config", "--output", "--now"]),
-        (["test"], ["DIR", "--name", "--update", "--output"]),
-        (["certs"], ["generate"]),
-        (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
-        (["config"], ["check"]),
-        (["config", "check"], ["FILE"]),
-        (["config", "kube-scheduler"], ["--from", "--to", "--device-config-file", "--enable-ascend"]),
-        (["version"], ["usage: hami-webhook version"]),
-    ],
-    ids=lambda value: " ".join(value) or "the program" if isinstance(value, list) else None,
-)
-def test_every_verb_has_help(command: Simulate, verb: list[str], expected: list[str]) -> None:
-    run = command.main(*verb, "--help")
+@in_one_test("verb", [item.name for item in commands() if item.group == "verb" and item.name.startswith("hami")])
+def test_every_verb_has_help(command: Simulate, verb: str) -> None:
+    """Its flags are in docs/interface.txt, and in the manual pages."""
+    run = command.main(*verb.split()[1:], "--help")
     assert (run.status, run.err) == (0, "")
-    assert [word for word in expected if word not in run.out] == []
-
-
-@pytest.mark.integration
-def test_the_module_runs_as_the_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "hami_webhook", "version"], capture_output=True, check=True, text=True)
-    assert done.stdout.startswith(f"hami-webhook {__version__}")
+    assert run.out.startswith(f"usage: {verb} ")
 
 
 def test_an_interrupted_run_ends_quietly(command: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from builders import card, node
+from builders import accelerator_quota, card, node
 from simulate.files import GPU, JSON
 
 from hami_webhook.kube.objects import format_time
@@ -21,21 +21,14 @@ from .test_verbs import DEPLOYED, SPACES
 def budgeted(spent: str, rate: int, unseen: str = "0s") -> JSON:
     """A quota of both teams, whose period began ten days ago and ends in ten; summed just now."""
     now = datetime.now(UTC)
-    return {
-        "kind": "AcceleratorQuota",
-        "metadata": {"name": "research", "creationTimestamp": format_time((now - timedelta(10)).timestamp())},
-        "spec": {"namespaceSelector": {}, "hard": {GPU: 9}, "budget": {"amounts": {GPU: "500h"}, "period": "480h"}},
-        "status": {
-            "budget": {
-                "since": format_time((now - timedelta(10)).timestamp()),
-                "until": format_time((now + timedelta(10)).timestamp()),
-                "summedTo": format_time(now.timestamp()),
-                "spent": {GPU: spent},
-                "rate": {GPU: rate},
-                "unseen": {GPU: unseen},
-            }
-        },
-    }
+    period = {"since": now - timedelta(10), "until": now + timedelta(10), "summedTo": now}
+    times = {name: format_time(time.timestamp()) for name, time in period.items()}
+    status = {"budget": {**times, "spent": {GPU: spent}, "rate": {GPU: rate}, "unseen": {GPU: unseen}}}
+    made = accelerator_quota(
+        "research", spec={"budget": {"amounts": {GPU: "500h"}, "period": "480h"}}, status=status, gpu=9
+    )
+    made["metadata"]["creationTimestamp"] = times["since"]
+    return made
 
 
 def api(*objects: JSON) -> ApiServer:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from builders import card, node
+from builders import accelerator_quota, card, node
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hami_webhook import pki
@@ -223,8 +223,7 @@ def delete_the_definition(installation: Installation) -> None:
 
 
 def limiting_users() -> JSON:
-    spec = {"namespaceSelector": {}, "hard": {GPU: 4}, "per": {"user": True, "hard": {GPU: 1}}}
-    return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec}
+    return accelerator_quota("shared", spec={"per": {"user": True, "hard": {GPU: 1}}}, gpu=4)
 
 
 FAULTS: list[tuple[str, Spoil, str, str]] = [

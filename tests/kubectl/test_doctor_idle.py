@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builders import bound_pod
-from simulate.files import GPU, JSON
+from builders import accelerator_quota, bound_pod
+from simulate.files import JSON
 
 from .conftest import Hami
 from .installation import Installation, stamp
 
-SPEC = {"namespaceSelector": {}, "hard": {GPU: 4}, "idleAfter": "2h"}
-LIMITING = {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": SPEC}
+LIMITING = accelerator_quota("shared", spec={"idleAfter": "2h"}, gpu=4)
 
 
 @pytest.fixture

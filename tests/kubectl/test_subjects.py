@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import JSON, pod
+from builders import JSON, accelerator_quota, pod
 from simulate.files import GPU
 
 from hami_webhook.kube.stamps import SUBMITTED_BY
@@ -21,11 +21,10 @@ USE = {"alice": [3], "bob": [1], "mallory": [2], "trudy": [2]}
 
 def shared(**per: object) -> JSON:
     """A quota of both teams, in which four users have something."""
-    spec = {"namespaceSelector": {}, "hard": {GPU: 9}, "per": {"user": True, "hard": {GPU: 2}, **per}}
     text = json.dumps({"keys": [GPU], "use": USE})
     rows = [{"name": "alice", "used": {GPU: "3"}, "groups": ["ml"]}]
     status = {"used": {GPU: "8"}, "countedSubjects": "user", "subjectUse": text, "subjects": rows}
-    return {"kind": "AcceleratorQuota", "metadata": {"name": "shared"}, "spec": spec, "status": status}
+    return accelerator_quota("shared", spec={"per": {"user": True, "hard": {GPU: 2}, **per}}, status=status, gpu=9)
 
 
 def of(name: str, user: str, namespace: str = "team-a", gpu: int = 1) -> JSON:

@@ -165,15 +165,6 @@ def test_a_proxys_address_has_no_path(hami: Hami, url: str) -> None:
     assert (run.status, "must be like https://hami.example.com" in run.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "path", ["/static/pages.js", "/static/enter.js", "/static/pages.css", "/static/icon.svg", "/static/vendor/oat.css"]
-)
-def test_what_pages_load_is_part_of_the_package(path: str) -> None:
-    import hami_webhook.kubectl.ui
-
-    assert (Path(hami_webhook.kubectl.ui.__file__).parent / path.removeprefix("/")).read_text()
-
-
 SECTIONS_OF_WAITING = (">30000</td>", "limits.nvidia.com/gpumem", "CardInsufficientMemory", "It has no cards yet.")
 SECTIONS_OF_PLACED = (
     "nvidia.com/gpu</td>",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from builders import card, node
+from builders import accelerator_quota, card, node
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from .apiserver import ApiServer
@@ -52,7 +52,7 @@ def cluster(*more: JSON) -> list[JSON]:
     ]
 
 
-NO_QUEUE = {"queued": 0, "nominal": None, "borrowed": None, "lent": None}
+OF_KEY = {"measured": None, "queued": 0, "nominal": None, "borrowed": None, "lent": None}
 
 
 def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> None:
@@ -60,19 +60,9 @@ def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> Non
     assert run.err == ""
     (found,) = run.result
     assert (found["namespace"], found["name"], found["notes"]) == ("team-a", "gpu-quota", [])
-    assert found["keys"] == [
-        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1, "unit_bytes": 0, "measured": None, **NO_QUEUE},
-        {
-            "key": MEM,
-            "used": 50000,
-            "hard": 60000,
-            "waiting": 30000,
-            "placed": 20000,
-            "unit_bytes": 1 << 20,
-            "measured": None,
-            **NO_QUEUE,
-        },
-    ]
+    gpu = {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1, "unit_bytes": 0}
+    memory = {"key": MEM, "used": 50000, "hard": 60000, "waiting": 30000, "placed": 20000, "unit_bytes": 1 << 20}
+    assert found["keys"] == [gpu | OF_KEY, memory | OF_KEY]
     states = {each["name"]: (each["state"], each["node"], each["models"]) for each in found["pods"]}
     assert states == {"busy": ("Bound", "n1", ["NVIDIA A100-SXM4-40GB"]), "waiting": ("Waiting", "", [])}
     model = "NVIDIA A100-SXM4-40GB"
@@ -104,16 +94,11 @@ def test_a_pod_that_waits_says_why_as_its_status_does(hami: Hami, condition: JSO
 
 
 def test_a_quota_above_namespaces_shows_all_their_pods(hami: Hami) -> None:
-    spec = {"namespaceSelector": {}, "hard": {"limits.nvidia.com/gpu": 9}}
-    status = {"used": {"limits.nvidia.com/gpu": "3"}}
-    above = {"kind": "AcceleratorQuota", "metadata": {"name": "all"}, "spec": spec, "status": status}
+    above = accelerator_quota(gpu=9, status={"used": {GPU: "3"}})
     run = hami(ApiServer(cluster(*DEPLOYED, above)), "quota", "-o", "json", "AcceleratorQuota/all")
     (found,) = run.result
     (key,) = found["keys"]
-    assert (found["namespace"], found["name"], key["key"], key["hard"]) == (
-        *("", "AcceleratorQuota/all", "limits.nvidia.com/gpu"),
-        9,
-    )
+    assert (found["namespace"], found["name"], key["key"], key["hard"]) == ("", "AcceleratorQuota/all", GPU, 9)
     names = {pod["name"] for pod in found["pods"]}
     assert {name.partition("/")[0] for name in names} == {"team-a", "team-b"}
     assert key["waiting"] + key["placed"] == len(names)
@@ -123,11 +108,10 @@ def test_what_each_user_uses_of_its_limit_is_listed(hami: Hami) -> None:
     per = {"hard": {GPU: 4}, "overrides": [{"subject": "carol", "hard": {GPU: 9}}]}
     objects = []
     for name, kind in (("shared", {"user": True}), ("projects", {"label": "team"})):
-        spec = {"namespaceSelector": {}, "hard": {GPU: 9}, "per": {**per, **kind}}
         counted = "user" if name == "shared" else "label team"
         use = json.dumps({"keys": [GPU], "use": {"alice": [1], "bob": [4]}})
         status = {"used": {GPU: "5"}, "countedSubjects": counted, "subjectUse": use}
-        objects.append({"kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec, "status": status})
+        objects.append(accelerator_quota(name, spec={"per": {**per, **kind}}, status=status, gpu=9))
     api = ApiServer(cluster(*DEPLOYED, *objects))
     run = hami(api, "quota", "--by", "user", "-o", "json")
     assert [(each["quota"], each["subject"], each["used"], each["hard"]) for each in run.result] == [
@@ -446,6 +430,7 @@ def test_an_old_api_server_is_told(hami: Hami) -> None:
     [
         (SPACES, ["quota"], "No resources found in team-a namespace."),
         (SPACES, ["pods"], "No resources found in team-a namespace."),
+        (SPACES, ["queue"], "No resources found in team-a namespace."),
         (SPACES, ["pods", "-A"], "No resources found"),
         ([node("cpu")], ["nodes"], "No resources found: no node registers cards of an enabled vendor"),
         ([node("cpu")], ["cards"], "No resources found: no node registers cards of an enabled vendor"),

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from builders import card, node
-from simulate.files import GPU, JSON
+from builders import accelerator_quota, card, node
+from simulate.files import GPU
 
 from hami_webhook.kube.objects import format_time
 
@@ -20,12 +20,7 @@ BEGAN, ENDS = (format_time((datetime.now(UTC) + timedelta(hours=hours)).timestam
 
 
 def api(window: bool = True) -> ApiServer:
-    quota: JSON = {
-        "kind": "AcceleratorQuota",
-        "metadata": {"name": "night"},
-        "spec": {"namespaceSelector": {}, "hard": {GPU: 4}},
-        "status": {"hard": {GPU: 4}, "used": {GPU: 0}},
-    }
+    quota = accelerator_quota("night", status={"hard": {GPU: 4}, "used": {GPU: 0}}, gpu=4)
     if window:
         quota["spec"]["windows"] = [{"at": BEGAN[:-1], "for": "3h", "hard": {GPU: 9}}]
         held = {"since": BEGAN, "until": ENDS, "names": [BEGAN[:-1]]}

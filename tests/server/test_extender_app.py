@@ -121,18 +121,6 @@ async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400
             assert (await client.post("/filter", content=body)).json()["Error"].startswith("extender args m")
 
 
-async def test_other_methods_and_paths() -> None:
-    async with connected() as client:
-        for path in PATHS:
-            assert (await client.get(path)).status_code == 405, path
-            assert (await client.put(path, content=b"{}")).status_code == 405, path
-        assert (await client.post("/nothing", content=b"{}")).status_code == 404
-        assert (await client.post("/filter/", content=b"{}")).status_code == 404
-        for path in ("/healthz", "/readyz"):
-            answer = await client.get(path)
-            assert (answer.status_code, answer.content) == (200, b"")
-
-
 async def test_32_mib_are_taken_and_more_is_too_large() -> None:
     env = await two_nodes()
     async with connected(env) as client:

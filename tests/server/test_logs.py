@@ -11,7 +11,7 @@ from admission.clusters import FULL, quota_cluster
 from admission.reviews import pod, review
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.logs import TRACE, JsonFormatter
+from hami_webhook.logs import JsonFormatter
 
 from .serving import served
 from .sockets import until
@@ -53,11 +53,3 @@ async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
     (denied,) = [event for event in events if event.get("uid") == "u2"]
     assert (denied["msg"], denied["level"], denied["code"]) == ("pod refused", "info", 403)
     assert denied["reason"] == refused["status"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("level", "verbosity"), [(logging.WARNING, 0), (logging.INFO, 1), (logging.DEBUG, 4), (TRACE, 5)]
-)
-def test_a_line_tells_from_which_verbosity_on_it_is_logged(level: int, verbosity: int) -> None:
-    record = logging.LogRecord("name", level, "path", 1, "text", (), None)
-    assert json.loads(JsonFormatter().format(record))["v"] == verbosity

@@ -408,18 +408,10 @@ def test_the_build_is_shown() -> None:
 
 UNREADABLE = [
     (Kind.NODES, node("not json")),
-    (Kind.NODES, node('[{"id":1}]')),
-    (Kind.NODES, {"metadata": {"name": "n", "annotations": {"a": 1}}}),
     (Kind.PODS, placed("garbage")),
-    (Kind.PODS, placed("G0,NVIDIA,x,1:;")),
     (Kind.PODS, placed("G0,NVIDIA,1,1:;", when=None, labels={"a": 1})),
     (Kind.PODS, pod(gpu="16Gi", mem="x", uid="u1")),
-    (Kind.PODS, {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": 1}}),
-    (Kind.PODS, placed("G0,NVIDIA,1,1:;", container(gpu=-1, mem=3000))),
-    (Kind.RESOURCE_QUOTAS, {"metadata": {"name": "q", "namespace": "team-a"}, "spec": {"hard": 1}}),
     (Kind.RESOURCE_QUOTAS, quota({GPU: "many", MEM: "1.5"})),
-    (Kind.RESOURCE_QUOTAS, {**quota({GPU: "1"}), "status": {"used": {f"limits.{GPU}": {}}}}),
-    (Kind.NAMESPACES, {"metadata": {"name": "x", "labels": []}}),
 ]
 
 
