@@ -3,7 +3,8 @@
 The same on every machine, however busy it is. A review goes through the application of the listener, its caches
 filled, for a pod of a workload that was reviewed before. With a quota the pod is charged: the API server's side of the
 write is not counted. A filter is one of 20 nodes of as many classes: for a shape of pod that is new to them, and for a
-known one after a pod on one of them changed. A recompute is that of a quota whose namespace has 20 placed pods.
+known one after a pod on one of them changed. A recompute is that of a quota whose namespace has 20 placed pods. A lock
+is an event that shows one on a node with 8 cards: each bind makes two such events.
 
 `--by function` lists the functions; `--json hack/bench/calls.json` records what the test holds the counts to. `--rooms`
 lists how often work goes from one package to another (`hack.bench.rooms`).
@@ -39,6 +40,7 @@ from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.config.drivers import DraSection
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
@@ -198,11 +200,22 @@ def _recompute_calls() -> Counter[str]:
     return asyncio.run(measured())
 
 
+def _lock_calls() -> Counter[str]:
+    core = Core(MemoryCluster(lambda: _NOW), _VENDORS, Options(), clock=lambda: _NOW, watches=NoWatches(tuple(Kind)))
+    shown, locked = node(0), node(0)
+    core.caches.put(Kind.NODES, shown)
+    locked["metadata"]["annotations"][COMMON_LOCK.annotation] = "2026-01-01T00:00:00Z,bench,p"
+    with counted_calls() as counts:
+        core.caches.put(Kind.NODES, locked)
+    return counts
+
+
 WORK: Mapping[str, Callable[[], Counter[str]]] = {
     **{f"review, {name}": partial(warm_calls, case) for name, case in CASES.items()},
     "filter, a new shape": partial(_filter_calls, cold=True),
     "filter, one node changed": partial(_filter_calls, cold=False),
     "recompute": _recompute_calls,
+    "lock of a node": _lock_calls,
 }
 
 
