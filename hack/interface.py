@@ -38,10 +38,10 @@ from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.kubectl.main import parser as kubectl_parser
 from hami_webhook.policy.file import PolicyFile
-from hami_webhook.policy.selectors import WrittenSelector
+from hami_webhook.policy.rules import WrittenSelector
 from hami_webhook.queueing.words import QUEUE_REASONS
 from hami_webhook.quota.accelerator_report import ABOVE_HARD, EXCEEDED, WITHIN_HARD
-from hami_webhook.server.legacy_metrics import OLD_NAMES
+from hami_webhook.server.cluster_metrics import OLD_NAMES
 from hami_webhook.server.usage_metrics import OLD_LABELS as OLD_USAGE_LABELS
 from hami_webhook.server.usage_metrics import OLD_NAMES as OLD_USAGE_NAMES
 from hami_webhook.simulate.folder_test import WrittenTest
@@ -275,7 +275,7 @@ def _properties(path: str, schema: dict[str, Any]) -> Iterator[Item]:
 
 _SERVED_BY = {
     "server/app.py": "webhook",
-    "server/extender_app.py": "extender",
+    "server/roles/extender.py": "extender",
     "server/probes.py": "every process",
     "kubectl/ui/pages.py": "kubectl hami ui",
 }

@@ -4,20 +4,18 @@ Everything that is wrong in a file is collected and reported with its line; unkn
 never silent.
 """
 
-import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from hami_webhook.config import checks
-from hami_webhook.config.devices import DeviceConfig, DeviceSection
+from hami_webhook.config.devices import Chip, DeviceConfig, DeviceSection
 from hami_webhook.config.errors import ConfigError, Remark, sentence_of
 from hami_webhook.config.fields import key_of
-from hami_webhook.config.yaml_source import YamlSource, parse_yaml
-from hami_webhook.kube.message_text import did_you_mean, found, path_text
+from hami_webhook.config.yaml_source import YamlSource, model_in, parse_yaml
+from hami_webhook.kube.message_text import did_you_mean, found, path_text, quoted
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"
@@ -52,8 +50,8 @@ def load(text: str, source: str, model: type[DeviceConfig]) -> LoadedDeviceConfi
     warnings, faults = list(known.unknown), list[Remark]()
     try:
         config = model.model_validate(data)
-        warnings += known.remarks(checks.warnings_of(config, known.path_in_file))
-        faults += known.remarks(checks.conflicts(config, known.path_in_file))
+        warnings += known.remarks(warnings_of(config, known.path_in_file))
+        faults += known.remarks(conflicts(config, known.path_in_file))
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False, include_context=False)
         faults += known.remarks((error["loc"], sentence_of(error)) for error in errors if error["type"] != _NO_DEFAULT)
@@ -142,11 +140,100 @@ class _KnownKeys:
 
 def _models_of(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
     """The models of a model's fields, by their key in the file."""
-    return {key_of(name): _model_in(field.annotation) for name, field in model.model_fields.items()}
+    return {key_of(name): model_in(field.annotation) for name, field in model.model_fields.items()}
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model inside `Model`, `Model | None` or `tuple[Model, ...]`, if there is one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for part in typing.get_args(annotation) if (model := _model_in(part))), None)
+Finding = tuple[ValuePath, str]
+"""A path and a sentence about it."""
+PathText = Callable[[ValuePath], str]
+"""Writes a path as the file has it."""
+
+
+def conflicts(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    """Faults that no single value has, each with its path and a sentence, in which `in_file` writes other paths."""
+    if not any(part.resource_names() for part in config.parts().values()):
+        yield (), "all configurations are empty: no section names a resource"
+    yield from _names_used_twice_in_a_part(config)
+    yield from _common_words(config, in_file)
+    yield from _names_of_sections_apart(config, in_file)
+    yield from _vendors_of_drivers(config)
+    for path, part in config.parts().items():
+        for key, sentence in part.faults():
+            yield (*path, key), sentence
+
+
+def warnings_of(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    """Values that are probably mistakes or have no effect, each with its path and a sentence."""
+    users: dict[str, ValuePath] = {}
+    for path, part in config.parts().items():
+        names = part.resource_names()
+        if not names and not part.MAY_NAME_NOTHING:
+            yield path, "names no resource, so it has no effect"
+        for count, others in part.COUNT_KEYS.items():
+            if count not in names and any(other in names for other in others):
+                yield (*path, count), "is empty, so no pod can request these devices by count"
+        for key, name in names.items():
+            first = users.setdefault(name, path)
+            if first != path:
+                yield (
+                    (*path, key),
+                    f"{name} is also a resource of {in_file(first)}: a pod's request for it is charged to both",
+                )
+        for key, sentence in part.remarks():
+            yield (*path, key), sentence
+    for name in type(config).model_fields:
+        section = config.section(name)
+        for key, sentence in section.remarks_on_parts() if isinstance(section, DeviceSection) else ():
+            yield (name, key), sentence
+
+
+def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Finding]:
+    for path, part in config.parts().items():
+        first_key: dict[str, str] = {}
+        for key, name in part.resource_names().items():
+            if name in first_key:
+                yield (*path, key), f"{name} is already the {first_key[name]}; give each its own name"
+            first_key.setdefault(name, key)
+
+
+def _common_words(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    owners: dict[str, ValuePath] = {}
+    for path, part in config.parts().items():
+        if not isinstance(part, Chip):
+            continue
+        word = part.common_word
+        if word in config.reserved_words:
+            yield (
+                (*path, "commonWord"),
+                f"{quoted(word)} is the name of another vendor's annotations; choose another word",
+            )
+        if word in owners:
+            yield (
+                (*path, "commonWord"),
+                f"{quoted(word)} is already the commonWord of {in_file(owners[word])}; it must be unique",
+            )
+        owners.setdefault(word, path)
+
+
+def _names_of_sections_apart(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    parts = config.parts()
+    for path, part in parts.items():
+        apart = ((to, other) for to, other in parts.items() if to[0] == part.APART_FROM)
+        others = {name: to for to, other in apart for name in other.resource_names().values()}
+        for key, name in part.resource_names().items():
+            if name in others:
+                yield (
+                    (*path, key),
+                    f"{name} is already used by {in_file(others[name])}; a name can't be used by both sections",
+                )
+
+
+def _vendors_of_drivers(config: DeviceConfig) -> Iterator[Finding]:
+    """Of the section `dra`, vendors that there aren't."""
+    chips = (part.common_word for part in config.parts().values() if isinstance(part, Chip))
+    known = [*chips, *(word for words in config.backends.values() for word in words)]
+    section = config.section("dra")
+    for index, row in enumerate(section.devices if section is not None else ()):
+        if row.vendor not in known:
+            sentence = f"must be the key of a vendor, found {quoted(row.vendor)}{did_you_mean(row.vendor, known)}"
+            yield ("dra", "devices", index, "vendor"), sentence

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from msgspec import Struct
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from hami_webhook.config.errors import ConfigError, Remark
+from hami_webhook.config.errors import ConfigError, Remark, sentence_of
 from hami_webhook.kube import yaml_reader
-from hami_webhook.kube.message_text import cut, path_text, quoted
+from hami_webhook.kube.message_text import cut, did_you_mean, path_text, quoted
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 LARGEST_FILE = 1 << 20
 """Bytes: what a ConfigMap can hold."""
@@ -78,6 +82,58 @@ def parse_yaml(text: str, source: str, line_in_file: Callable[[int], int] = int)
     except (YamlError, UnicodeEncodeError) as error:
         raise ConfigError([_sentence(error, text, source, line_in_file)]) from None
     return YamlSource(source, documents[0] if documents else Document(None, 1), line_in_file)
+
+
+def validated(
+    file: YamlSource,
+    model: type[_Model],
+    *,
+    context: object = None,
+    describe: Callable[[object], str] | None = None,
+) -> _Model:
+    """The file's document as a model. Raises ConfigError with every fault, each with its line, and what would be right.
+
+    An error of a mapping's key is put at its entry. `describe` names a value, `found` unless given.
+    """
+    try:
+        return model.model_validate({} if file.value is None else file.value, context=context)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False, include_context=False)
+        found = [(_value_path(error["loc"]), _sentence_at(error, model, describe)) for error in errors]
+    raise refusal(file, found)
+
+
+def refusal(file: YamlSource, findings: Iterable[tuple[yaml_reader.Path, str]]) -> ConfigError:
+    """The error for sentences about values of a file, in its order."""
+    faults = sorted(file.remark(path, sentence, quote_keys=True) for path, sentence in findings)
+    return ConfigError([fault.located(file.name) for fault in faults])
+
+
+def _value_path(location: yaml_reader.Path) -> yaml_reader.Path:
+    return location[:-1] if location and location[-1] == "[key]" else location
+
+
+def _sentence_at(error: ErrorDetails, model: type[BaseModel], describe: Callable[[object], str] | None) -> str:
+    if error["type"] != "extra_forbidden":
+        return sentence_of(error, missing="is required, but missing", describe=describe)
+    *path, key = error["loc"]
+    keys = [field.alias or name for name, field in _model_at(model, path).model_fields.items()]
+    return f"is an unknown key{did_you_mean(str(key), keys)}; known are {', '.join(keys)}"
+
+
+def _model_at(model: type[BaseModel], path: Iterable[str | int]) -> type[BaseModel]:
+    """The model of the mapping at a path; indices, and keys that somebody chose, lead to no other one."""
+    for step in path:
+        fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+        model = model_in(fields.get(str(step))) or model
+    return model
+
+
+def model_in(annotation: object) -> type[BaseModel] | None:
+    """The model inside `Model`, `Model | None`, `tuple[Model, ...]` or `dict[str, Model]`, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in get_args(annotation) if (model := model_in(part))), None)
 
 
 def read_text(path: str | Path) -> str:

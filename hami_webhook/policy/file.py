@@ -12,20 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 from msgspec import Struct
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-from hami_webhook.config.errors import ConfigError, sentence_of
+from hami_webhook.config.errors import ConfigError
 from hami_webhook.config.fields import NAME, ItemsValidator, Text, checked, is_name, refuse
-from hami_webhook.config.yaml_source import YamlSource, parse_yaml
+from hami_webhook.config.yaml_source import YamlSource, parse_yaml, refusal, validated
 from hami_webhook.devices.keys import PolicyTarget
 from hami_webhook.devices.pod_preferences import GPU_POLICY, KNOWN_CARD_POLICIES, NODE_POLICY, WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.message_text import cut, did_you_mean, found, quoted
 from hami_webhook.kube.names import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.yaml_reader import Path
-from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule, PolicyRules
-from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
+from hami_webhook.policy.rules import (
+    GENERAL_CHOICES,
+    NAMESPACE,
+    DeviceBounds,
+    PolicyRule,
+    PolicyRules,
+    WrittenSelector,
+)
 
 __all__ = ["PolicyFile", "PolicyRules", "PolicySource"]
 
@@ -247,16 +252,9 @@ class PolicyFile(_FileSection):
         if file.value is None:
             return PolicyRules.EMPTY
         known = _VendorKeys.of(vendors)
-        try:
-            written = cls.model_validate(file.value, context=known)
-        except ValidationError as invalid:
-            errors = invalid.errors(include_url=False, include_context=False)
-            findings = [(_value_path(error["loc"]), _sentence(error)) for error in errors]
-        else:
-            findings = list(written._conflicts(known))
-        if findings:
-            faults = sorted(file.remark(path, sentence, quote_keys=True) for path, sentence in findings)
-            raise ConfigError([fault.located(source) for fault in faults])
+        written = validated(file, cls, context=known, describe=_listed)
+        if findings := list(written._conflicts(known)):
+            raise refusal(file, findings)
         return PolicyRules(tuple(rule.rule() for rule in written.policies))
 
     def _conflicts(self, known: _VendorKeys) -> Iterator[tuple[Path, str]]:
@@ -320,12 +318,9 @@ def _policy_file_in(file: YamlSource) -> YamlSource:
     if not isinstance(file.value, dict) or "kind" not in file.value:
         return file
 
-    def refusal(path: Path, sentence: str) -> ConfigError:
-        return ConfigError([file.remark(path, sentence, quote_keys=True).located(file.name)])
-
     kind = file.value["kind"]
     if kind != "ConfigMap":
-        raise refusal(("kind",), f"must be ConfigMap, or not be there, found {found(kind)}")
+        raise refusal(file, [(("kind",), f"must be ConfigMap, or not be there, found {found(kind)}")])
     data = file.value.get("data")
     entries = data if isinstance(data, dict) else {}
     if len(entries) != 1:
@@ -334,32 +329,5 @@ def _policy_file_in(file: YamlSource) -> YamlSource:
         raise ConfigError([f"{file.name}:{file.line_at(('data',) if 'data' in file.value else ('kind',))}: {sentence}"])
     ((key, text),) = entries.items()
     if not isinstance(text, str):
-        raise refusal(("data", key), f"must be text, found {found(text)}; begin it with |")
+        raise refusal(file, [(("data", key), f"must be text, found {found(text)}; begin it with |")])
     return file.inner_file(("data", key))
-
-
-def _value_path(location: Path) -> Path:
-    """Where pydantic found an error; an error of a mapping's key is put at its entry."""
-    return location[:-1] if location and location[-1] == "[key]" else location
-
-
-def _sentence(error: ErrorDetails) -> str:
-    """What was found and what would be right."""
-    if error["type"] == "extra_forbidden":
-        keys = _keys_at(error["loc"][:-1])
-        return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {_few(keys)}"
-    return sentence_of(error, missing="is required, but missing", describe=_listed)
-
-
-def _keys_at(path: Path) -> list[str]:
-    """The keys that a mapping at this path may have."""
-    models: dict[str, type[BaseModel]] = {
-        "policies": WrittenRule,
-        "match": WrittenMatch,
-        "namespaceSelector": WrittenSelector,
-        "podSelector": WrittenSelector,
-        "matchExpressions": WrittenExpression,
-    }
-    names = [step for step in path if isinstance(step, str)]
-    model = models.get(names[-1], WrittenBounds) if names else PolicyFile
-    return [field.alias or name for name, field in model.model_fields.items()]

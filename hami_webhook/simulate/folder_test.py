@@ -10,16 +10,13 @@ from typing import Annotated, Any
 
 import yaml
 from msgspec import Struct
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from hami_webhook.config import ConfigError, parse_yaml, read_text
-from hami_webhook.config.errors import sentence_of
 from hami_webhook.config.fields import NAME, Flag, SchedulerName, Text, Word, checked, is_name, one_of, refuse
-from hami_webhook.config.yaml_source import YamlSource
-from hami_webhook.kube.message_text import did_you_mean, found
+from hami_webhook.config.yaml_source import YamlSource, validated
+from hami_webhook.kube.message_text import found
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.kube.yaml_reader import Path as ValuePath
 from hami_webhook.simulate.expectations import Difference, as_written, differences
 from hami_webhook.simulate.results import Outcome
 from hami_webhook.terminal import formatted
@@ -115,13 +112,7 @@ class FolderTest(Struct, frozen=True):
     def parse(cls, path: Path, name: str, text: str) -> FolderTest:
         """The test in a text. Raises ConfigError with every fault."""
         source = parse_yaml(text, str(path))
-        try:
-            written = WrittenTest.model_validate({} if source.value is None else source.value)
-        except ValidationError as invalid:
-            errors = invalid.errors(include_url=False, include_context=False)
-            remarks = sorted(source.remark(error["loc"], _sentence(error), quote_keys=True) for error in errors)
-            raise ConfigError([remark.located(source.name) for remark in remarks]) from None
-        return cls(name, path, text, source, written)
+        return cls(name, path, text, source, validated(source, WrittenTest))
 
     @property
     def expected(self) -> Mapping[str, Sequence[Any]]:
@@ -245,18 +236,3 @@ def _end(text: str, node: yaml.Node) -> int:
     while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
         lines.pop()
     return node.start_mark.index + len("\n".join(lines))
-
-
-def _sentence(error: ErrorDetails) -> str:
-    """What was found and what would be right."""
-    if error["type"] == "extra_forbidden":
-        keys = _keys_at(error["loc"][:-1])
-        return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {', '.join(keys)}"
-    return sentence_of(error, missing="is required, but missing")
-
-
-def _keys_at(path: ValuePath) -> list[str]:
-    """The keys that the mapping at a path may have."""
-    models: list[type[BaseModel]] = [WrittenTest, WrittenExpectations, WrittenPod if "pods" in path else WrittenQuota]
-    model = models[min(len(path), 2)]
-    return [field.alias or name for name, field in model.model_fields.items()]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from hami_webhook.config import ConfigError, parse_yaml, read_text
-from hami_webhook.config.errors import sentence_of
+from hami_webhook.config import parse_yaml, read_text
 from hami_webhook.config.fields import Flag, Text, checked, refuse
-from hami_webhook.kube.message_text import did_you_mean, found
+from hami_webhook.config.yaml_source import refusal, validated
+from hami_webhook.kube.message_text import found
 from hami_webhook.simulate.workload_kinds import (
     BUILTIN,
     FIELD,
@@ -91,19 +90,14 @@ def read_workload_table(path: str | None) -> WorkloadTable:
 def parse_workload_table(text: str, source: str) -> WorkloadTable:
     """The known kinds and those of a text; `source` is what messages call it. Raises ConfigError with every fault."""
     file = parse_yaml(text, source)
-    try:
-        written = WorkloadFile.model_validate({} if file.value is None else file.value)
-    except ValidationError as invalid:
-        errors = invalid.errors(include_url=False, include_context=False)
-        remarks = sorted(file.remark(error["loc"], _sentence(error), quote_keys=True) for error in errors)
-        raise ConfigError([remark.located(source) for remark in remarks]) from None
+    written = validated(file, WorkloadFile)
     faults = [
-        file.remark(("workloads", index), "must have pods, or notServed with the reason").located(source)
+        (("workloads", index), "must have pods, or notServed with the reason")
         for index, kind in enumerate(written.workloads)
         if not (kind.pods or kind.not_served)
     ]
     if faults:
-        raise ConfigError(faults)
+        raise refusal(file, faults)
     return WorkloadTable(
         {
             (each.api_group, each.kind): WorkloadKind(
@@ -112,14 +106,3 @@ def parse_workload_table(text: str, source: str) -> WorkloadTable:
             for each in written.workloads
         }
     )
-
-
-def _sentence(error: ErrorDetails) -> str:
-    """What was found and what would be right."""
-    if error["type"] == "extra_forbidden":
-        names = [step for step in error["loc"][:-1] if isinstance(step, str)]
-        models: dict[str, type[BaseModel]] = {"pods": WrittenPods, "workloads": WrittenKind}
-        model = models.get(names[-1] if names else "", WorkloadFile)
-        keys = [field.alias or name for name, field in model.model_fields.items()]
-        return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {', '.join(keys)}"
-    return sentence_of(error, missing="is required, but missing")

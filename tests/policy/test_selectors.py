@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 from tables import in_one_test
 
-from hami_webhook.policy.selectors import EVERYTHING, LabelSelector, Requirement, WrittenSelector
+from hami_webhook.policy.rules import EVERYTHING, LabelSelector, Requirement, WrittenSelector
 
 TIER = {"tier": "research"}
 
