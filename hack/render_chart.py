@@ -27,7 +27,7 @@ from hack.render_schemas import device_config_schema, without_titles
 from hami_webhook import __version__
 from hami_webhook.admission.misspelt import NameSuggester
 from hami_webhook.config import add_flags
-from hami_webhook.config.known_plugins import KNOWN_PLUGINS
+from hami_webhook.config.settings import KNOWN_PLUGINS
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 

@@ -95,28 +95,15 @@ def optional_listen_address(text: str) -> ListenAddress | None:
     return parse_listen_address(text) if text else None
 
 
-def extender_mode(text: str) -> str:
-    if text not in ("single", "cooperative"):
-        raise ValueError("must be single or cooperative")
-    return text
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader of one of a few words."""
 
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return text
 
-def log_format(text: str) -> str:
-    if text not in ("text", "json"):
-        raise ValueError("must be text or json")
-    return text
-
-
-def preemption(text: str) -> str:
-    if text not in ("off", "dry-run", "on"):
-        raise ValueError("must be off, dry-run or on")
-    return text
-
-
-def claims(text: str) -> str:
-    if text not in ("off", "labelled", "convert"):
-        raise ValueError("must be off, labelled or convert")
-    return text
+    return read
 
 
 def node_policy(text: str) -> str:

@@ -12,8 +12,20 @@ from typing import TypeVar
 from hami_webhook.config import setting_values as values
 from hami_webhook.config.devices import SECTION_SWITCHES
 from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_listen_address
-from hami_webhook.config.known_plugins import KNOWN_PLUGINS
 from hami_webhook.config.setting_values import Identities, Network, ServiceAccount
+
+KNOWN_PLUGINS = (
+    "hami-device-plugin",  # HAMi's chart: NVIDIA, Cambricon and Hygon
+    "hami-ascend",  # HAMi's chart: Ascend
+    "kube-system/hami-device-plugin",
+    "kube-system/hami-ascend",  # also HAMi's ascend-device-plugin by its manifest
+    "kube-system/dcu-device-plugin",  # HAMi's dcu-vgpu-device-plugin
+    "kube-system/hcu-device-plugin",  # Hygon's k8s-hcu-device-plugin, in its mode for HAMi
+    "kube-system/amd-gpu-device-plugin",  # the chart of HAMi's amd-device-plugin
+    "kube-system/neuron-device-plugin",  # AWS Neuron's
+)
+"""As `--device-plugin-service-accounts` has them."""
+
 
 _T = TypeVar("_T")
 _DECLARATION = "setting"
@@ -125,13 +137,13 @@ class Settings:
         "server answer no extender calls. TLS with cert_file and key_file, also on loopback; empty: not given",
     )
     extender_mode: str = _setting(
-        values.extender_mode,
+        values.one_of("single", "cooperative"),
         "single",
         "single: /filter chooses the node, as HAMi does; cooperative: /filter returns all nodes that fit, /prioritize "
         "scores them, and /bind chooses the cards",
     )
     preemption: str = _setting(
-        values.preemption,
+        values.one_of("off", "dry-run", "on"),
         "off",
         "whether pods of lower priority are evicted for a pod for which no node has devices: off; dry-run: events name "
         "the pods; on",
@@ -231,7 +243,7 @@ class Settings:
     enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the vendors in the section iluvatars are enabled")
 
     claims: str = _setting(
-        values.claims,
+        values.one_of("off", "labelled", "convert"),
         "off",
         "namespaces in which limits of new pods become ResourceClaims, if the section dra is enabled. off: none. "
         "labelled: those with the label hami.io/claims=convert. convert: all but those with hami.io/claims=off",
@@ -332,7 +344,7 @@ class Settings:
 
     verbosity: int = _setting(values.whole(0, 10), "0", "verbosity of the log, 0 to 10", flags=("-v", "--v"))
     log_format: str = _setting(
-        values.log_format, "text", "format of a log line: text; json, an object with stable keys"
+        values.one_of("text", "json"), "text", "format of a log line: text; json, an object with stable keys"
     )
     legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics also have their old names")
     profiling: bool = _setting(parse_go_bool, "false", "accepted without effect")

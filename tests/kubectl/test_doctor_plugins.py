@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulate.files import pod
 
-from hami_webhook.config.known_plugins import KNOWN_PLUGINS
+from hami_webhook.config.settings import KNOWN_PLUGINS
 
 from .conftest import Hami
 from .installation import SYSTEM, Installation

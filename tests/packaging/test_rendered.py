@@ -18,7 +18,7 @@ import yaml
 
 from hami_webhook.cli import main
 from hami_webhook.config import Settings, add_flags, resolve
-from hami_webhook.config.known_plugins import KNOWN_PLUGINS
+from hami_webhook.config.settings import KNOWN_PLUGINS
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 
 OVERLAYS = Path(__file__).parents[2] / "manifests" / "overlays"
