@@ -37,6 +37,20 @@ async def repeat(step: Callable[[], Awaitable[object]], seconds: float, sleep: S
         await sleep(_AFTER_CONFLICT if conflict else seconds)
 
 
+class News:
+    """Logs what is new of a matter as a warning, and not what was said of it before; an empty text is no news."""
+
+    def __init__(self, logger: logging.Logger, prefix: str = "") -> None:
+        self._logger = logger
+        self._prefix = prefix
+        self._said: dict[str, str] = {}
+
+    def say(self, text: str, about: str = "") -> None:
+        if text and text != self._said.get(about):
+            self._logger.warning("%s%s", self._prefix, text)
+        self._said[about] = text
+
+
 class Loops:
     """Runs loops until they are cancelled. `failures` counts unexpected exceptions by the loop's name."""
 

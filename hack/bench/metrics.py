@@ -29,7 +29,7 @@ from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import render
 from hami_webhook.server.limits import ListenerLimits
-from hami_webhook.server.metrics import CoreCollector
+from hami_webhook.server.process_metrics import CoreCollector
 from hami_webhook.server.request_metrics import new_registry
 
 SIZES = {"smallest": (10, 50, 5), "usual": (1000, 5000, 500), "large": (5000, 25_000, 2500)}

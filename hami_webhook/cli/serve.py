@@ -43,7 +43,7 @@ def serve(arguments: argparse.Namespace) -> int:
     vendors = enabled_vendors(config.without(settings.ignored_sections))
     policies = policy_rules(settings.policy_file, vendors)
     if arguments.embedded_cluster:
-        from hami_webhook.server.serve_embedded import serve_embedded
+        from hami_webhook.server.serve_kubernetes import serve_embedded
 
         serving = serve_embedded(bundle_of(arguments.embedded_cluster), vendors, settings, policies)
     else:

@@ -16,9 +16,8 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote,
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.devices.unhealthy_cards import ANNOTATION, LOST, RECOVERY, XID, UnhealthyCard, decode, encode
 from hami_webhook.kube.objects import MalformedObject, Node, format_time
-from hami_webhook.loops import Sleep, repeat
-from hami_webhook.node.card_activity import CardActivity
-from hami_webhook.node.cards import CardHealth, ProbeError
+from hami_webhook.loops import News, Sleep, repeat
+from hami_webhook.node.cards import CardActivity, CardHealth, ProbeError
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +118,7 @@ class CardHealthLoop:
         self._found = UnhealthyCards()
         self._written: dict[str, UnhealthyCard] | None = None
         self._read_at = 0.0
-        self._said = ""
+        self._news = News(logger, f"node {node}: ")
 
     @property
     def cards(self) -> Mapping[str, UnhealthyCard]:
@@ -141,7 +140,7 @@ class CardHealthLoop:
         try:
             cards = await asyncio.to_thread(self._probe)
         except ProbeError as error:
-            self._say(f"the health of the cards isn't known: NVML: {error}")
+            self._news.say(f"the health of the cards isn't known: NVML: {error}")
             return True
         now = self._clock()
         self._activity.look(cards, now)
@@ -154,9 +153,9 @@ class CardHealthLoop:
         except Conflict:
             return False
         except (ClusterError, MalformedObject) as error:
-            self._say(f"{ANNOTATION} can't be written: {error}")
+            self._news.say(f"{ANNOTATION} can't be written: {error}")
             return True
-        self._say("")
+        self._news.say("")
         return True
 
     async def _take_over(self, now: float) -> None:
@@ -194,9 +193,3 @@ class CardHealthLoop:
             return
         logger.warning("node %s: %s", self._node, text)
         await self._events.record(note)
-
-    def _say(self, text: str) -> None:
-        """Log what is new, not what was said at the last look already."""
-        if text and text != self._said:
-            logger.warning("node %s: %s", self._node, text)
-        self._said = text

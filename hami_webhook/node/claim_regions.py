@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.kube import claims_wire, wire
+from hami_webhook.loops import News
 from hami_webhook.node.node_pods import NodePod, NodePods
 from hami_webhook.node.region import BadRegion, Region
 from hami_webhook.node.region_files import ContainerKey, RegionFolder
@@ -87,7 +88,7 @@ class ClaimRegions:
         self._folder = RegionFolder(path, most_bytes=_MOST_BYTES)
         self._clock = clock
         self._known: dict[_Use, _Answer] = {}
-        self._said = ""
+        self._news = News(logger)
 
     async def step(self) -> None:
         """Ask for the claims of pods that came, and forget those of pods that are gone."""
@@ -133,14 +134,9 @@ class ClaimRegions:
             found = await self._cluster.get(Kind.RESOURCE_CLAIMS, use.claim, use.namespace)
             claim = wire.convert(found, _Claim, "resourceclaim")
         except (ClusterError, wire.MalformedObject) as error:
-            self._say(f"the use of pods with claims isn't known: {use.namespace}/{use.claim}: {error}")
+            self._news.say(f"the use of pods with claims isn't known: {use.namespace}/{use.claim}: {error}")
             return ""
         uid = (claim.metadata.uid if claim.metadata is not None else None) or ""
         reserved_for = (claim.status.reserved_for if claim.status is not None else None) or ()
         is_own = any(each.uid == use.pod_uid for each in reserved_for)
         return uid if is_own and _UID.fullmatch(uid) else ""
-
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            logger.warning("%s", text)
-        self._said = text

@@ -14,7 +14,7 @@ import orjson
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind
 from hami_webhook.kube.objects import MalformedObject, Node
-from hami_webhook.loops import Sleep, repeat
+from hami_webhook.loops import News, Sleep, repeat
 from hami_webhook.node.cards import ProbeError
 from hami_webhook.node.pair_scores import ProbedCard, pair_scores
 
@@ -36,7 +36,7 @@ class LinkScores:
         self._cluster = cluster
         self._node = node
         self._probe = probe
-        self._reported = ""
+        self._news = News(logger, f"node {node}: ")
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """A look every five minutes, until cancelled."""
@@ -47,10 +47,10 @@ class LinkScores:
         try:
             cards = await asyncio.to_thread(self._probe)
         except ProbeError as error:
-            self._say(f"no links are known: NVML: {error}")
+            self._news.say(f"no links are known: NVML: {error}")
             return True
         if not cards:
-            self._say("no links to report: NVML finds no GPU")
+            self._news.say("no links to report: NVML finds no GPU")
             return True
         scores, asymmetric = pair_scores(cards)
         for one, other in asymmetric:
@@ -60,7 +60,7 @@ class LinkScores:
         except Conflict:
             return False
         except (ClusterError, MalformedObject) as error:
-            self._say(f"the pair scores can't be written: {error}")
+            self._news.say(f"the pair scores can't be written: {error}")
         return True
 
     async def _write(self, text: str) -> None:
@@ -68,19 +68,13 @@ class LinkScores:
         found = Node.from_object(node).annotations
         current = found.get(SCORES)
         if current is not None and found.get(WRITTEN) != checksum(current):
-            self._say(f"{SCORES} is left alone: another program writes it, such as a device plugin")
+            self._news.say(f"{SCORES} is left alone: another program writes it, such as a device plugin")
             return
         if current != text:
             annotations = {SCORES: text, WRITTEN: checksum(text)}
             patch = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": annotations}
             await self._cluster.patch(Kind.NODES, self._node, {"metadata": patch})
-        self._say(f"{SCORES} is up to date")
-
-    def _say(self, text: str) -> None:
-        """Log what is new, not what was said at the last look already."""
-        if text != self._reported:
-            self._reported = text
-            logger.warning("node %s: %s", self._node, text)
+        self._news.say(f"{SCORES} is up to date")
 
 
 def encoded(scores: Mapping[str, Mapping[str, int]]) -> str:

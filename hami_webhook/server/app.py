@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
@@ -44,11 +46,9 @@ from hami_webhook.admission.review import (
 from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
-from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
+from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body, within
 from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.request_metrics import RequestMetrics
-from hami_webhook.server.timeouts import within
 
 logger = logging.getLogger(__name__)
 
@@ -330,3 +330,39 @@ def _time_left(query: bytes) -> float | None:
         return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
+
+
+LARGE: Final = 64 * 1024
+"""Bytes of a review from which it is a large one."""
+
+
+class TooManyLargeReviews(Exception):
+    """The large reviews that aren't answered yet take all the memory that they may."""
+
+
+class LargeReviews:
+    """The large reviews that aren't answered yet, with bodies of at most `most` bytes in sum."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def admitted(self, size: int) -> AsyncIterator[None]:
+        """While the block runs, a review with a body of `size` bytes counts. Raises `TooManyLargeReviews`."""
+        if self._bytes + size > self._most:
+            raise TooManyLargeReviews
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+    async def turn(self) -> None:
+        """Wait for the turn of a review. It lasts until the caller awaits, and a pause of the same length follows."""
+        await self._turn.acquire()
+        asyncio.get_running_loop().call_soon(self._pause, perf_counter())
+
+    def _pause(self, began: float) -> None:
+        asyncio.get_running_loop().call_later(perf_counter() - began, self._turn.release)

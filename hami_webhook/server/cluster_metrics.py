@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,10 +13,11 @@ from prometheus_client.registry import Collector
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.controller.showback import Showback
+from hami_webhook.devices.handshake import handshake_time
+from hami_webhook.devices.lock_annotations import LockValue
+from hami_webhook.kube.objects import Node
 from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics, read_cards
-from hami_webhook.server.exposition import Family
-from hami_webhook.server.legacy_metrics import legacy_of
-from hami_webhook.server.node_metrics import node_metrics
+from hami_webhook.server.exposition import Family, Sample
 from hami_webhook.server.quota_metrics import quota_metrics
 from hami_webhook.state.cluster_view import ClusterView
 
@@ -72,3 +73,112 @@ class ClusterCollector(Collector):
         unreadable = {kind for kind, _, _ in self.cluster.caches.unreadable}
         kinds.update(kind.singular for kind in Kind if kind.value in unreadable)
         return _UNREADABLE.of(((kind,), number) for kind, number in sorted(kinds.items()))
+
+
+_REGISTRATIONS = Family(
+    "hami_webhook_node_registrations",
+    "1 for a vendor's registration on a node: ready, unreadable, or silent if its device plugin has stopped.",
+    ("node", "vendor", "state"),
+)
+_HANDSHAKES = Family(
+    "hami_webhook_node_handshake_age_seconds",
+    "For how long a device plugin hasn't answered the handshake.",
+    ("node", "vendor"),
+)
+_LOCKS = Family("hami_webhook_node_lock_age_seconds", "For how long a node's lock is held.", ("node", "lock"))
+_MIXED = Family("hami_webhook_mixed_gpu_managers", "1 for a node whose cards two GPU managers count.", ("node",))
+
+
+def node_metrics(cluster: ClusterView, nodes: Sequence[Node]) -> Iterator[Metric]:
+    """Every metric of a node."""
+    yield from _REGISTRATIONS.in_pieces(
+        ((node.name, vendor, state), 1)
+        for node in nodes
+        for vendor, state in sorted(cluster.state.registrations(node.name).items())
+    )
+    yield from _HANDSHAKES.in_pieces(sample for node in nodes for sample in (*_handshakes(cluster, node), None))
+    annotations = sorted({vendor.lock.annotation for vendor in cluster.vendors.values() if vendor.lock is not None})
+    yield from _LOCKS.in_pieces(sample for node in nodes for sample in (*_locks(cluster, node, annotations), None))
+    yield from _MIXED.in_pieces(
+        ((node.name,), 1) if cluster.vendors.mixing.remark(node, cluster.state.device(node.name)) else None
+        for node in nodes
+    )
+
+
+def _handshakes(cluster: ClusterView, node: Node) -> Iterator[Sample]:
+    for key, vendor in cluster.vendors.items():
+        text = node.annotations.get(vendor.registration.handshake, "")
+        since = handshake_time(text, cluster.zone) if "Requesting" in text else None
+        if since is not None:
+            yield (node.name, key), max(0.0, cluster.clock() - since)
+
+
+def _locks(cluster: ClusterView, node: Node, annotations: Sequence[str]) -> Iterator[Sample]:
+    for annotation in annotations:
+        try:
+            held = LockValue.read(node.annotations.get(annotation, ""))
+        except ValueError:
+            continue
+        yield (node.name, annotation), max(0.0, cluster.clock() - held.since)
+
+
+_OLD_CARD = {
+    "node": "nodeid",
+    "device_uuid": "deviceuuid",
+    "device_index": "deviceidx",
+    "device_cores": "devicecores",
+    "device_memory_limit": "devicememorylimit",
+    "device_type": "devicetype",
+}
+_OLD_BARE_CARD = {label: old for label, old in _OLD_CARD.items() if label != "device_type"}
+_POD = {
+    "namespace": "podnamespace",
+    "node": "nodename",
+    "pod": "podname",
+    "container_index": "containeridx",
+    "device_uuid": "deviceuuid",
+}
+_QUOTA = {"namespace": "quotanamespace", "quota_name": "quotaName", "limit": "limit"}
+
+OLD_NAMES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "hami_gpu_memory_limit_bytes": ("GPUDeviceMemoryLimit", _OLD_CARD),
+    "hami_gpu_core_limit_ratio": ("GPUDeviceCoreLimit", _OLD_CARD),
+    "hami_gpu_shared_count": ("GPUDeviceSharedNum", _OLD_CARD),
+    "hami_gpu_core_allocated_ratio": ("GPUDeviceCoreAllocated", _OLD_CARD),
+    "hami_gpu_memory_allocated_bytes": ("GPUDeviceMemoryAllocated", _OLD_CARD),
+    "hami_node_gpu_overview": ("nodeGPUOverview", _OLD_CARD),
+    "hami_node_gpu_memory_allocated_ratio": ("nodeGPUMemoryPercentage", _OLD_BARE_CARD),
+    "hami_resource_quota_used": ("QuotaUsed", _QUOTA),
+    "hami_vgpu_memory_allocated_bytes": ("vGPUMemoryAllocated", _POD),
+    "hami_vgpu_core_allocated_ratio": ("vGPUCoreAllocated", _POD),
+}
+"""Today's name to the old one, and today's labels to the old ones; other labels but `zone` are left out."""
+
+
+def legacy_of(metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """The metrics under their old names; those that had none are left out."""
+    for metric in metrics:
+        if metric.name == "hami_node_gpu_mig_instance_info":
+            yield _old_instances(metric)
+        old = OLD_NAMES.get(metric.name)
+        if old is None:
+            continue
+        name, labels = old
+        kept = [label for label in labels if any(label in sample.labels for sample in metric.samples)]
+        family = Family(name, metric.documentation, ("zone", *(labels[label] for label in kept)))
+        yield family.of(
+            ((sample.labels["zone"], *(sample.labels[label] for label in kept)), sample.value)
+            for sample in metric.samples
+        )
+
+
+def _old_instances(metric: Metric) -> Metric:
+    """The MIG instances, of which the old metric names two labels in one."""
+    family = Family(
+        "nodeGPUMigInstance", metric.documentation, ("zone", "nodeid", "deviceuuid", "deviceidx", "migname")
+    )
+    samples: list[Sample] = []
+    for sample in metric.samples:
+        card = [sample.labels[label] for label in ("zone", "node", "device_uuid", "device_index")]
+        samples.append(((*card, f"{sample.labels['profile']}-{sample.labels['gpu_instance_id']}"), sample.value))
+    return family.of(samples)

@@ -96,7 +96,8 @@ class Listener:
         self._served: dict[asyncio.Task[None], BoundedProtocol] = {}
         self._in_work = 0
         self._refused = 0
-        self._failed_handshakes = 0
+        self.failed_handshakes = 0
+        """TLS handshakes that failed or never ended, since the beginning: wrong ``caBundle``, no client certificate."""
         self._accept_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -121,11 +122,6 @@ class Listener:
     def refused(self) -> int:
         """Requests refused and connections closed since the beginning because there were too many."""
         return self._refused + self._connections.evicted
-
-    @property
-    def failed_handshakes(self) -> int:
-        """TLS handshakes that failed or never ended, since the beginning: wrong ``caBundle``, no client certificate."""
-        return self._failed_handshakes
 
     async def start(self) -> None:
         """Listen. Raises `OSError` when the address can't be bound, `RuntimeError` when already listening."""
@@ -230,11 +226,11 @@ class Listener:
                 ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT if secured else None,
             )
             if self._admits is not None and not self._admits(transport.get_extra_info("peercert") or {}):
-                self._failed_handshakes += 1
+                self.failed_handshakes += 1
                 transport.abort()
             await protocol.ended.wait()
         except OSError as error:
-            self._failed_handshakes += 1
+            self.failed_handshakes += 1
             logger.debug("TLS handshake failed: %s", error)
         except asyncio.CancelledError:
             if protocol.connected:

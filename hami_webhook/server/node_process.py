@@ -35,20 +35,9 @@ class NodeSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> NodeSettings:
-        return cls(
-            node_name=settings.node_name,
-            pod_namespace=settings.pod_namespace,
-            kubeconfig=settings.kubeconfig,
-            kube_timeout=settings.kube_timeout,
-            host=settings.metrics_bind_address.host,
-            port=settings.metrics_bind_address.port,
-            legacy_metrics=settings.legacy_metrics,
-            hook_path=settings.hook_path,
-            resync_interval=settings.resync_interval,
-            priority_feedback=settings.priority_feedback,
-            verbosity=settings.verbosity,
-            log_format=settings.log_format,
-        )
+        where = settings.metrics_bind_address
+        named = {name: getattr(settings, name) for name in cls.__struct_fields__ if name not in ("host", "port")}
+        return cls(**named, host=where.host, port=where.port)
 
 
 def become_node(settings: Settings) -> NoReturn:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Unavailable
 from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster.loading import Bundle
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.cluster.version import too_old
@@ -70,3 +74,10 @@ async def _answer(call: Callable[[], Awaitable[Found]]) -> Found:
         except Unavailable as error:
             logger.warning("at the start: %s; trying again", error)
             await asyncio.sleep(1)
+
+
+async def serve_embedded(bundle: Bundle, vendors: Vendors, settings: Settings, policies: PolicyRules) -> None:
+    """Fill a cluster with the bundle and serve it until stopped. Raises `LoadError`, `TlsError`, `ConfigError`."""
+    cluster = MemoryCluster(time.time)
+    await fill(cluster, bundle)
+    await serve(cluster, vendors, settings, policies=policies)

@@ -28,21 +28,19 @@ from hami_webhook.cluster.kubernetes import Client, KubernetesCluster
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.loops import Loops, repeat
 from hami_webhook.node import claim_regions
-from hami_webhook.node.card_activity import CardActivity
 from hami_webhook.node.card_health import CardHealthLoop
+from hami_webhook.node.cards import CardActivity
 from hami_webhook.node.claim_regions import ClaimRegions
 from hami_webhook.node.feedback import MIG_LOCK, PriorityFeedback
 from hami_webhook.node.link_scores import LinkScores
 from hami_webhook.node.monitor import Monitor
 from hami_webhook.node.node_pods import NodePods, decode_monitored
-from hami_webhook.node.nvml import probe, read_cards
-from hami_webhook.node.nvml_health import CardHealthProbe
+from hami_webhook.node.nvml import CardHealthProbe, probe, read_cards
 from hami_webhook.node.region_files import RegionFolder
-from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.node_process import NodeSettings
-from hami_webhook.server.probes import probe_routes
+from hami_webhook.server.probes import BuildCollector, probe_routes
 from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.usage_metrics import unhealthy_text, usage_text
 

@@ -16,12 +16,16 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
@@ -31,16 +35,14 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import Settings
 from hami_webhook.loops import Loops, repeat
 from hami_webhook.server.app import application
-from hami_webhook.server.build_metrics import BuildCollector
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
-from hami_webhook.server.probes import probe_routes
+from hami_webhook.server.probes import BuildCollector, probe_routes
 from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
-from hami_webhook.server.usage_api import usage_routes
-from hami_webhook.usage.api import GROUP, VERSION
-from hami_webhook.usage.bound_pods import BoundPods, decode_bound
-from hami_webhook.usage.scrape import Fetch, Fetcher, Monitors
+from hami_webhook.usage.api import API_VERSION, GROUP, PREFIX, VERSION, NodeUsage, PodUsage, node_usage, pod_usage
+from hami_webhook.usage.bound_pods import BoundPod, BoundPods, decode_bound
+from hami_webhook.usage.scrape import Fetch, Fetcher, Monitors, NodeFigures, figures
 
 logger: Final = logging.getLogger(__name__)
 
@@ -218,3 +220,86 @@ async def serve_usage(settings: Settings) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             await role.stop()
+
+
+_RESOURCES = {
+    "kind": "APIResourceList",
+    "apiVersion": "v1",
+    "groupVersion": API_VERSION,
+    "resources": [
+        {"name": "nodes", "singularName": "", "namespaced": False, "kind": "NodeUsage", "verbs": ["get", "list"]},
+        {"name": "pods", "singularName": "", "namespaced": True, "kind": "PodUsage", "verbs": ["get", "list"]},
+    ],
+}
+_SPACE = f"{PREFIX}/namespaces/{{namespace}}"
+
+
+def usage_routes(pods: BoundPods, monitors: Monitors) -> list[Route]:
+    """What was measured of pods that have cards, and of nodes' cards; what isn't known is left out of lists."""
+
+    async def resources(_: Request) -> Response:
+        return _json(_RESOURCES)
+
+    async def list_pods(request: Request) -> Response:
+        wanted = pods.with_cards(request.path_params.get("namespace", ""))
+        known = await monitors.of({pod.node for pod in wanted})
+        return _list("PodUsageList", [each for pod in wanted if (each := _pod(pod, known)) is not None])
+
+    async def get_pod(request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        found = next((pod for pod in pods.with_cards(namespace) if pod.name == name), None)
+        usage = None if found is None else _pod(found, await monitors.of([found.node]))
+        return _absent("pods", name) if usage is None else _json(usage)
+
+    async def list_nodes(_: Request) -> Response:
+        known = sorted((await monitors.of()).items())
+        return _list("NodeUsageList", [each for node, said in known if (each := _node(node, said)) is not None])
+
+    async def get_node(request: Request) -> Response:
+        name = request.path_params["name"]
+        usage = _node(name, (await monitors.of([name])).get(name))
+        return _absent("nodes", name) if usage is None else _json(usage)
+
+    return [
+        Route(PREFIX, resources),
+        Route(f"{PREFIX}/pods", list_pods),
+        Route(f"{_SPACE}/pods", list_pods),
+        Route(f"{_SPACE}/pods/{{name}}", get_pod),
+        Route(f"{PREFIX}/nodes", list_nodes),
+        Route(f"{PREFIX}/nodes/{{name}}", get_node),
+    ]
+
+
+def _pod(pod: BoundPod, known: Mapping[str, NodeFigures]) -> PodUsage | None:
+    said = known.get(pod.node)
+    found = figures(said).pod(pod.namespace, pod.name, pod.node, pod.uuids)
+    return None if said is None or found is None else pod_usage(found, said.at)
+
+
+def _node(node: str, said: NodeFigures | None) -> NodeUsage | None:
+    if said is None or said.found is None:
+        return None
+    return node_usage(node, [card for (_, _), card in sorted(said.found.cards.items())], said.at)
+
+
+def _list(kind: str, items: Sequence[PodUsage | NodeUsage]) -> Response:
+    return _json({"kind": kind, "apiVersion": API_VERSION, "metadata": {}, "items": items})
+
+
+def _absent(resource: str, name: str) -> Response:
+    """As the API server says it."""
+    group = API_VERSION.partition("/")[0]
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NotFound",
+        "code": 404,
+    }
+    message = f'{resource}.{group} "{name}" not found: nothing was measured of it'
+    return _json({**status, "message": message, "details": {"name": name, "group": group, "kind": resource}}, 404)
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -46,42 +46,19 @@ class CertificateFiles:
 class ReloadingTls:
     """The newest usable server context of some certificate files. Raises `TlsError` when they can't be used at first.
 
-    Belongs to one event loop or thread. A set of files that can't be used later on changes nothing but `failures` and
-    `problem`, and one warning in the log; the context before stays in use.
+    Belongs to one event loop or thread. A set of files that can't be used later on changes nothing but `failures`,
+    which counts such sets, and `problem`, which says why; one warning is in the log, and the context before stays in
+    use. `context` is for the next connection, and not to be kept; `leaf` is the certificate that it serves. `reloads`
+    counts the changed sets that were taken into use.
     """
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
         self._seen = _fingerprint(files)
-        self._context, self._leaf = _load(files)
-        self._problem: str | None = None
-        self._reloads = 0
-        self._failures = 0
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """For the next connection; not to be kept."""
-        return self._context
-
-    @property
-    def leaf(self) -> Lifetime:
-        """Lifetime and serial number of the certificate being served."""
-        return self._leaf
-
-    @property
-    def reloads(self) -> int:
-        """How often a changed set of files was taken into use."""
-        return self._reloads
-
-    @property
-    def failures(self) -> int:
-        """How many changed sets of files could not be used."""
-        return self._failures
-
-    @property
-    def problem(self) -> str | None:
-        """Why the files as they are now can't be used; None when they are what is served."""
-        return self._problem
+        self.context, self.leaf = _load(files)
+        self.problem: str | None = None
+        self.reloads = 0
+        self.failures = 0
 
     def reload_if_changed(self) -> bool:
         """Read the files; take them into use if their content changed. True when a new context was taken.
@@ -94,15 +71,15 @@ class ReloadingTls:
             return False
         self._seen = fingerprint
         try:
-            self._context, self._leaf = _load(self._files)
+            self.context, self.leaf = _load(self._files)
         except TlsError as error:
-            self._failures += 1
-            self._problem = str(error)
+            self.failures += 1
+            self.problem = str(error)
             logger.warning("TLS certificate not reloaded, the one before stays in use: %s", error)
             return False
-        self._reloads += 1
-        self._problem = None
-        logger.info("TLS certificate reloaded, valid to %s", self._leaf.not_after.isoformat())
+        self.reloads += 1
+        self.problem = None
+        logger.info("TLS certificate reloaded, valid to %s", self.leaf.not_after.isoformat())
         return True
 
     async def watch(

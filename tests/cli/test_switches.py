@@ -39,7 +39,7 @@ def test_serve_has_the_chips_only_with_their_switch(
     async def serve(bundle: Any, vendors: Vendors, settings: Any, policies: Any) -> None:
         served.append(vendors)
 
-    monkeypatch.setattr("hami_webhook.server.serve_embedded.serve_embedded", serve)
+    monkeypatch.setattr("hami_webhook.server.serve_kubernetes.serve_embedded", serve)
     config, empty = command.file("device-config.yaml", CONFIG), command.file("cluster.yaml", "")
     run = command.main("serve", "--embedded-cluster", empty, "--device-config-file", config, *flags)
     assert run.status == 0

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 LOOKS = """
 import dataclasses, json, sys
-from hami_webhook.node.nvml_health import CardHealthProbe
+from hami_webhook.node.nvml import CardHealthProbe
 probe = CardHealthProbe()
 for line in sys.stdin:
     cards = [(card.uuid, sorted(card.causes), sorted(card.xids), card.needs_recovery) for card in probe()]
@@ -99,6 +99,6 @@ def test_the_driver_s_samples_say_which_cards_computed_since_the_last_look(tmp_p
     cards = (Card(utilisation=3), Card(utilisation=0), Card(utilisation=-1))
     own = environment(tmp_path, replace(DGX_A100, gpus=3, cards=cards))
     look = "[card.computed for card in probe()]"
-    program = f"from hami_webhook.node.nvml_health import CardHealthProbe as P; probe = P(); print({look}, {look})"
+    program = f"from hami_webhook.node.nvml import CardHealthProbe as P; probe = P(); print({look}, {look})"
     done = subprocess.run([sys.executable, "-c", program], env=own, capture_output=True, text=True, check=True)
     assert done.stdout.split("] ") == ["[True, False, None", "[True, False, None]\n"]

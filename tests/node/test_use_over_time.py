@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from hami_webhook.node.card_activity import CardActivity
-from hami_webhook.node.cards import CardHealth, CardMetrics
+from hami_webhook.node.cards import CardActivity, CardHealth, CardMetrics
 from hami_webhook.node.feedback import BLOCKED
+from hami_webhook.node.monitor import UseOverTime
 from hami_webhook.node.region import V0, V1_1, DeviceUse, Region
 from hami_webhook.node.region_files import ContainerKey
-from hami_webhook.node.use_over_time import UseOverTime
 
 MIB = 1 << 20
 START = 1_700_000_000.0

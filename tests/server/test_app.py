@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Message
 
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.cluster.api import Forbidden, Kind
-from hami_webhook.server.app import Sources, application, review_routes
-from hami_webhook.server.large_reviews import LARGE
+from hami_webhook.server.app import LARGE, Sources, application, review_routes
 from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.request_metrics import new_registry
 

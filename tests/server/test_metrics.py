@@ -23,11 +23,10 @@ from hami_webhook.controller.informers import watched_kinds
 from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.server.build_metrics import BuildCollector
-from hami_webhook.server.cluster_metrics import ClusterCollector
+from hami_webhook.server.cluster_metrics import OLD_NAMES, ClusterCollector, legacy_of
 from hami_webhook.server.exposition import render
-from hami_webhook.server.legacy_metrics import OLD_NAMES, legacy_of
-from hami_webhook.server.metrics import CoreCollector
+from hami_webhook.server.probes import BuildCollector
+from hami_webhook.server.process_metrics import CoreCollector
 from hami_webhook.server.request_metrics import RequestMetrics, new_registry
 
 CARDS = [

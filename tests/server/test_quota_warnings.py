@@ -14,8 +14,7 @@ from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
 
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.server.app import application, review_routes
-from hami_webhook.server.large_reviews import LARGE
+from hami_webhook.server.app import LARGE, application, review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 

@@ -11,8 +11,7 @@ from starlette.applications import Starlette
 from usage.test_samples import TEXT
 from usage.test_scrape import Nodes, known, monitor, pod
 
-from hami_webhook.server.serve_usage import FRONT_PROXY, FrontProxy
-from hami_webhook.server.usage_api import usage_routes
+from hami_webhook.server.serve_usage import FRONT_PROXY, FrontProxy, usage_routes
 from hami_webhook.usage.scrape import Monitors
 
 PREFIX = "/apis/usage.hami.io/v1alpha1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.server.timeouts import within
+from hami_webhook.server.bodies import within
 
 
 def run(story: Any) -> Any:
