@@ -116,7 +116,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """An unexpected exception of a vendor's rules fails the test that met it, though it is only a node's refusal."""
     met = _Records()
-    logger = logging.getLogger("hami_webhook.devices.vendor_faults")
+    logger = logging.getLogger("hami_webhook.devices.registry")
     logger.addHandler(met)
     before = _cpu_seconds()
     outcome = yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import ContainerDraft
@@ -11,12 +11,15 @@ from hami_webhook.kube.message_text import cut
 from hami_webhook.kube.objects import Container
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 
+if TYPE_CHECKING:
+    from hami_webhook.devices.vendor import Vendor
+
 MAX_INT32 = 2**31 - 1
 MEBIBYTE = 1 << 20
 
 
 def check_bounds(
-    container: Container, bounds: Iterable[tuple[str, int, int, str]], counted: MemoryUnits | None = None
+    container: Container, bounds: Iterable[tuple[str, int, int, str]], counted: Vendor | None = None
 ) -> None:
     """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests.
 
@@ -52,21 +55,13 @@ def bad_amount(container: str, resource: str, value: object, what: str) -> BadRe
     return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
 
 
-class MemoryUnits(Protocol):
-    """In which units a vendor's memory is counted."""
-
-    memory_name: str
-    memory_factor: int
-    memory_may_be_bytes: bool
-
-
-def warn_of_bytes(container: ContainerDraft, counted: MemoryUnits) -> str:
+def warn_of_bytes(container: ContainerDraft, counted: Vendor) -> str:
     """A sentence about memory that is written in bytes; empty for other amounts."""
     meant = meant_bytes(container, counted)
     return meant and f"{counted.memory_name} counts {unit_of(counted.memory_factor)}: {meant}"
 
 
-def meant_bytes(container: Container | ContainerDraft, counted: MemoryUnits) -> str:
+def meant_bytes(container: Container | ContainerDraft, counted: Vendor) -> str:
     """Return the hint `for 16Gi write …` for memory with a binary suffix, if the resource counts MiB or units of them;
     otherwise empty.
 

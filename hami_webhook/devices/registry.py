@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import typing
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from functools import lru_cache
 
@@ -14,9 +15,9 @@ from hami_webhook.config.drivers import DriverDevices
 from hami_webhook.devices import vendors as _vendors  # noqa: F401  # registers the vendors of this package
 from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, PolicyTarget, QuotaKey
+from hami_webhook.devices.reasons import NODE_INTERNAL_ERROR, Rejection
 from hami_webhook.devices.reserved_annotations import ReservedAnnotations
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 
@@ -273,3 +274,40 @@ def _names_on_nodes(vendor: Vendor) -> list[str]:
     """The annotations and resources of a node, without any of which it has none of the vendor's cards."""
     how = vendor.registration
     return [name for name in (how.annotation, *how.others, *vendor.resource_names) if name]
+
+
+logger = logging.getLogger(__name__)
+
+_MOST_LOGGED = 4096
+"""As many pairs of a node and a line of code are remembered as logged."""
+
+
+class VendorFaults:
+    """`counts` has the faults so far, by the step they were met in: `registration`, `usage`, `fit` or `score`.
+
+    The program logs a traceback once per node and line of code, however often pods meet the same fault.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._logged: OrderedDict[tuple[str, str, str, int], None] = OrderedDict()
+
+    def record(self, step: str, node: str, error: Exception) -> Rejection:
+        """Count a fault and log it; the node's refusal."""
+        self.counts[step] += 1
+        key = (step, node, *_place(error))
+        if key not in self._logged:
+            logger.error("the rules of a vendor failed on a node (%s)", step, extra={"node": node}, exc_info=error)
+        self._logged[key] = None
+        self._logged.move_to_end(key)
+        if len(self._logged) > _MOST_LOGGED:
+            self._logged.popitem(last=False)
+        return Rejection(bare=NODE_INTERNAL_ERROR)
+
+
+def _place(error: Exception) -> tuple[str, int]:
+    """The file and the line that raised."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return ("", 0) if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)

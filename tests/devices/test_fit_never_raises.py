@@ -28,9 +28,8 @@ from hami_webhook.devices.model import BadRequest, NodeView
 from hami_webhook.devices.pod_fit import NodeFit, read_pod_request
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor_faults import VendorFaults
-from hami_webhook.explain.fit_trace import trace_fit
+from hami_webhook.devices.registry import VendorFaults, Vendors
+from hami_webhook.explain.node_reports import trace_fit
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.budget import PodBudget

@@ -11,8 +11,8 @@ from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendors.metax.linkzones import topology_score
 from hami_webhook.devices.vendors.metax.qos import SgpuCard
+from hami_webhook.devices.vendors.metax.sgpu import topology_score
 from hami_webhook.scheduling.scoring import node_score, score
 
 from .cards import room

@@ -10,10 +10,10 @@ from builders import bound_pod, card, node, pod, read_pod
 from evictions.extended import extended
 from explain.contexts import explained, on
 
-from hami_webhook.devices import vendor_faults
+from hami_webhook.devices import registry
 from hami_webhook.devices.fit_request import Candidate, Check
 from hami_webhook.devices.model import Inventory, NodeView, Rows
-from hami_webhook.devices.vendor_faults import VendorFaults
+from hami_webhook.devices.registry import VendorFaults
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import charge_of, price_pending
 from hami_webhook.scheduling.placer import Unschedulable
@@ -33,7 +33,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     """What the vendors' rules did in this test."""
     fresh = VendorFaults()
     monkeypatch.setattr(VENDORS, "faults", fresh)
-    caplog.set_level(logging.ERROR, vendor_faults.__name__)
+    caplog.set_level(logging.ERROR, registry.__name__)
     return fresh
 
 
@@ -42,7 +42,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]
     """The node and the exception of each line that was logged."""
 
     def logged() -> list[tuple[str, str]]:
-        records = [record for record in caplog.records if record.name == vendor_faults.__name__]
+        records = [record for record in caplog.records if record.name == registry.__name__]
         assert all(record.exc_info for record in records), "there is no traceback"
         return [(str(vars(record)["node"]), str(record.exc_info and record.exc_info[1])) for record in records]
 
@@ -249,7 +249,7 @@ async def test_attack_pods_of_many_shapes_fill_no_log(
 
 @pytest.mark.vendor_faults
 def test_attack_nodes_that_come_and_go_fill_no_memory(faults: VendorFaults) -> None:
-    most = vendor_faults._MOST_LOGGED
+    most = registry._MOST_LOGGED
     for number in range(most + 10):
         faults.record("fit", f"n{number}", ValueError())
     assert len(faults._logged) == most

@@ -6,7 +6,7 @@ Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
@@ -18,21 +18,25 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.integrations.koordinator import mutation
 from hami_webhook.integrations.koordinator.allocation_annotation import KoordinatorShare, encode, read_shares, usage
-from hami_webhook.integrations.koordinator.charges import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
 from hami_webhook.integrations.koordinator.device_object import KoordinatorDevice, Sizes, read_cards
 from hami_webhook.integrations.koordinator.hints import check_hints, read_hint, read_partition_spec
 from hami_webhook.integrations.koordinator.keys import (
     ALIASES,
     ALLOCATED,
+    CORE,
+    GPU,
     ISOLATION,
+    MEMORY,
     MODEL,
     NPU_CORE,
+    RATIO,
     SCHEDULER_NAME,
     SCHEDULERS_OWN,
+    SHARED,
 )
-from hami_webhook.integrations.koordinator.pod_rules import check_amounts
+from hami_webhook.integrations.koordinator.mutation import check_amounts
 from hami_webhook.integrations.koordinator.prediction import KoordinatorConstraints, Load, choose, loads_of, score
-from hami_webhook.integrations.koordinator.request import OWN, Want, pod_total, read
+from hami_webhook.integrations.koordinator.request import OWN, Amounts, Want, percent_of, pod_total, read, share_of
 from hami_webhook.integrations.sections import KoordinatorSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
@@ -40,13 +44,18 @@ from hami_webhook.kube.objects import Node, Pod
 _NPUS = "slices of Ascend cards aren't predicted"
 
 
+def _key(resource: str) -> str:
+    """The quota key of a resource."""
+    return f"limits.{resource}"
+
+
 class Koordinator(ForeignScheduler):
     key = "koordinator"
     title = "Koordinator"
     section_type = KoordinatorSection
     resource_names = frozenset((*OWN, *ALIASES))
-    quota_keys = QUOTA_KEYS
-    byte_keys = BYTE_KEYS
+    quota_keys = tuple(map(_key, (SHARED, CORE, MEMORY, RATIO, GPU)))
+    byte_keys = frozenset((_key(MEMORY),))
     watched = (ALLOCATED,)
     owned = SCHEDULERS_OWN
     owned_labels = OWNED_LABELS  # for HAMi's monitor
@@ -191,3 +200,48 @@ class Koordinator(ForeignScheduler):
 
 def _part(load: Load, share: KoordinatorShare) -> Part:
     return Part(load.card.name, (share.memory or 0) // MEBIBYTE, share.core or 0)
+
+
+def waiting_amounts(amounts: Amounts, want: Want, sizes: Callable[[], Sizes]) -> ForeignCharge:
+    """What a pod is charged until it is placed: what it says, and the least that the rest of it can come to.
+
+    `sizes` is only called where something depends on the card.
+    """
+    floors: tuple[str, ...] = ()
+    memory, ratio = want.memory or 0, want.ratio or 0
+    if want.ratio is not None:
+        memory, floors = share_of(sizes().smallest or 0, want.ratio), (MEMORY,)
+    elif want.memory is not None:
+        ratio, floors = percent_of(want.memory, sizes().largest or 0), (RATIO, GPU)
+    found = {
+        SHARED: want.count,
+        CORE: amounts.get(CORE, 0),
+        MEMORY: want.count * memory,
+        RATIO: amounts[RATIO] if want.ratio is not None else want.count * ratio,
+        GPU: want.count * max(want.core or 0, ratio),
+    }
+    return _tally(found, frozenset(map(_key, floors)))
+
+
+def placed_amounts(shares: Iterable[KoordinatorShare], cards: KoordinatorDevice | None) -> ForeignCharge:
+    """What a pod costs by what it was given; numbers that weren't written are completed from its node's cards."""
+    found = dict.fromkeys((SHARED, CORE, MEMORY, RATIO, GPU), 0)
+    problems = []
+    for written in shares:
+        share = written.completed(cards.card(written.minor) if cards is not None else None)
+        if share.memory is None or share.ratio is None:
+            lacking = " and ".join(
+                name for name, amount in ((MEMORY, share.memory), (RATIO, share.ratio)) if amount is None
+            )
+            problems.append(
+                f"{ALLOCATED} has no {lacking} for minor {share.minor}, and the card isn't known, so it counts as 0"
+            )
+        core, ratio = share.core or 0, share.ratio or 0
+        for resource, amount in ((SHARED, 1), (CORE, core), (MEMORY, share.memory or 0), (RATIO, ratio)):
+            found[resource] += amount
+        found[GPU] += max(core, ratio)
+    return _tally(found, problems=tuple(problems))
+
+
+def _tally(amounts: Amounts, floors: frozenset[str] = frozenset(), problems: tuple[str, ...] = ()) -> ForeignCharge:
+    return ForeignCharge({_key(name): amount for name, amount in amounts.items() if amount}, floors, problems)

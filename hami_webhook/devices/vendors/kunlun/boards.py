@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar
 
+from hami_webhook.config.devices import DeviceSection, Meaning
+from hami_webhook.config.fields import ResourceName
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest, Selection
@@ -13,6 +16,17 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container
+
+
+class KunlunSection(DeviceSection):
+    """`kunlun`: whole cards (`resource_count_name`) and vXPU slices; one unit of the slice's memory is 1 MiB."""
+
+    COUNT_KEYS: ClassVar[Mapping[str, tuple[str, ...]]] = {"resourceVCountName": ("resourceVMemoryName",)}
+
+    resource_count_name: Annotated[ResourceName, Meaning("number of whole cards", "cards")] = ""
+    resource_vcount_name: Annotated[ResourceName, Meaning("number of vXPU slices", "slices")] = ""
+    resource_vmemory_name: Annotated[ResourceName, Meaning("memory of each slice", "1 MiB")] = ""
+
 
 WHOLE = 98304
 """MiB of a card."""

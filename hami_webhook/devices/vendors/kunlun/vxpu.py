@@ -27,8 +27,7 @@ from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventor
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendors.kunlun import boards, wings
-from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
-from hami_webhook.devices.vendors.kunlun.section import KunlunSection
+from hami_webhook.devices.vendors.kunlun.boards import WHOLE, KunlunSection, Kunlunxin
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole

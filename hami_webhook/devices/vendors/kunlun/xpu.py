@@ -12,8 +12,7 @@ from hami_webhook.devices.fit_request import HEALTHY, UUID_LISTS, Check, FitRequ
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, DeviceShare, Inventory, NodeView, Request, Rows, Usage
 from hami_webhook.devices.vendors.kunlun import boards, wings
-from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
-from hami_webhook.devices.vendors.kunlun.section import KunlunSection
+from hami_webhook.devices.vendors.kunlun.boards import WHOLE, KunlunSection, Kunlunxin
 from hami_webhook.kube.objects import Container, Node, Pod
 
 DEVICE_INDEX = "BAIDU_COM_DEVICE_IDX"
