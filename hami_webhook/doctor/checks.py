@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.api import Forbidden
-from hami_webhook.doctor import claim_checks, cluster_checks, plugin_checks, process_checks, webhook_checks
+from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
 from hami_webhook.terminal import counted
 
@@ -44,19 +44,19 @@ CHECKS = (
     Diagnostic("cards", "the health of cards", cluster_checks.cards),
     Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Diagnostic(
-        "plugin-accounts", "service accounts of device plugins", plugin_checks.plugin_accounts, ("deployments",)
+        "plugin-accounts", "service accounts of device plugins", process_checks.plugin_accounts, ("deployments",)
     ),
     Diagnostic("managers", "GPU managers on each node", cluster_checks.managers),
     Diagnostic(
         "device-classes",
         "DeviceClasses that take resources of limits",
-        claim_checks.device_classes,
+        cluster_checks.device_classes,
         ("device-configuration", "deployments"),
     ),
     Diagnostic(
         "claims",
         "the API, drivers and classes of ResourceClaims",
-        claim_checks.claims,
+        cluster_checks.claims,
         ("device-configuration", "webhook-configurations"),
     ),
     Diagnostic("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),

@@ -34,15 +34,16 @@ def silent_plugins(view: ClusterView, node: Node, now: float) -> Iterator[str]:
             )
 
 
-def unhealthy(view: ClusterView, node: Node) -> Iterator[tuple[str, str]]:
-    """The UUIDs of cards that take no new pod, as they are unhealthy, each with why."""
+def unhealthy_cards(view: ClusterView, node: Node) -> Iterator[str]:
+    """Cards that take no new pod, as they are unhealthy."""
     found = view.state.view(node.name)
     if found is None:
         return
     for inventory in found.inventories.values():
         for card in inventory.devices:
             if not found.is_healthy(card):
-                yield card.uuid, found.unhealthy.get(card.uuid) or "its device plugin says so"
+                why = found.unhealthy.get(card.uuid) or "its device plugin says so"
+                yield f"card {card.uuid} is unhealthy: {why}; no new pod gets it"
 
 
 def mixed_managers(view: ClusterView, node: Node) -> Iterator[str]:

@@ -16,7 +16,7 @@ from hami_webhook.devices.model import IDLE, Device, NodeView, Usage
 from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.search import giving_back
-from hami_webhook.explain.fit_trace import first_failure, trace_fit
+from hami_webhook.explain.node_reports import first_failure, trace_fit
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import placed_charge
 from hami_webhook.time_slices import Steps, run_at_once

@@ -26,9 +26,8 @@ from hami_webhook.explain.claims import claim_notes, has_claims, waits_for_claim
 from hami_webhook.explain.node_groups import groups_of
 from hami_webhook.explain.node_reports import NodeReports, all_cards, card_report, devices_of
 from hami_webhook.explain.other_schedulers import fits_on_none, of_foreign
-from hami_webhook.explain.pod_groups import gate_step, group_notes
 from hami_webhook.explain.preemption import group_preemption_note, preemption_note
-from hami_webhook.explain.queued import QuotaWait, quota_wait
+from hami_webhook.explain.queued import QuotaWait, gate_step, group_notes, quota_wait
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
     Change,

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_pipeline import FitTrace
-from hami_webhook.devices.fit_request import Candidate
+from hami_webhook.devices.fit_request import NUMA_GROUP, Budget, Candidate
 from hami_webhook.devices.model import Device, NodeView, Usage
-from hami_webhook.devices.pod_fit import NodeFit, PodRequest
+from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.fit_trace import trace_fit
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.explain.messages import why
 from hami_webhook.explain.report import CardReport, EqualCards, NodeReport, Taken
 from hami_webhook.quota.budget import PodBudget
@@ -260,3 +260,18 @@ def _renamed_cards(cards: Sequence[CardReport], tested: NodeView, view: NodeView
 
 def _holders(usage: Usage) -> list[str]:
     return sorted({holder.pod.key for holder in usage.holders}) if usage.holders else []
+
+
+def trace_fit(view: NodeView, pod_request: PodRequest, vendors: Vendors, budget: Budget | None) -> FitTrace | None:
+    """The trace of the request that a pod fails on; None if it fits on the node, or has no cards of a vendor there."""
+    traces: list[FitTrace] = []
+    result = fit_pod(view, pod_request, vendors, budget, traces)
+    return next((trace for trace in traces if trace.outcome is result), None)
+
+
+def first_failure(vendor: Vendor, card: Candidate) -> str:
+    """The label of the first check the card fails by itself, "" for none."""
+    for check in vendor.checks:
+        if check is not NUMA_GROUP and not check.passes(card):
+            return check.label
+    return vendor.unresolvable if card.share is None else ""

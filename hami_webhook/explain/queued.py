@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.pod_groups import gate_step
 from hami_webhook.explain.report import Change, Step
 from hami_webhook.kube.message_text import first_of
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.kube.pod_group import PodGroup, pod_group_fault
 from hami_webhook.queueing.pod_queue import demand_of, room_of
 from hami_webhook.queueing.words import (
     ahead_in,
@@ -143,3 +142,32 @@ def _smaller(pod: Pod, lacks: Sequence[Shortfall]) -> Iterator[Change]:
 def _amount(written: object) -> int | None:
     text = str(written)
     return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+def group_notes(pod: Pod, state: ClusterCache) -> list[str]:
+    """Which group the pod is of, and how many of its pods are there; or why it is of none."""
+    group = PodGroup.of(pod)
+    if group is None:
+        fault = pod_group_fault(pod)
+        return [f"it is of no pod group: {fault}"] if fault else []
+    there, placed = _count(group, state)
+    return [
+        f"it is of pod group {group.name}, whose {group.size} pods are placed all or none: "
+        f"{there} are there, {placed} on nodes"
+    ]
+
+
+def gate_step(pod: Pod, state: ClusterCache) -> str:
+    """What has to happen until the scheduling gate of quota is removed."""
+    group = PodGroup.of(pod)
+    if group is None:
+        return "its quotas must have room for it, in its turn"
+    there, _ = _count(group, state)
+    if there < group.size:
+        return f"all {group.size} pods of pod group {group.name} must be there; {there} are"
+    return f"its quotas must have room for pod group {group.name}, in its turn"
+
+
+def _count(group: PodGroup, state: ClusterCache) -> tuple[int, int]:
+    members = state.by_namespace.there(group.key)
+    return len(members), sum(bool(pod.node_name) for pod in members)
