@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,6 +43,16 @@ class AbsentError(CommandError):
     """What is asked for isn't there: one line for stderr."""
 
     absent = True
+
+
+def lazily(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    """A verb's function in a module of the package, which is imported when the verb runs."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        status: int = getattr(import_module(f"hami_webhook.{module}"), function)(arguments)
+        return status
+
+    return run
 
 
 def run_verb(program: str, arguments: argparse.Namespace, *, absent_status: int = 2) -> int:

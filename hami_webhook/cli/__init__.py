@@ -18,7 +18,7 @@ from hami_webhook.build_info import build_info
 from hami_webhook.cli.tables import table_console
 from hami_webhook.config import SECTION_SWITCHES, add_flags
 from hami_webhook.simulate.node_flags import add_node_flags
-from hami_webhook.terminal import Parser, print_sentences, run_verb
+from hami_webhook.terminal import Parser, lazily, print_sentences, run_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,29 +65,17 @@ def parser() -> Parser:
         metavar="FILE",
         help="serve an embedded cluster with the objects of FILE instead of a real API server; may be repeated",
     )
-    verb.set_defaults(run=_serve)
+    verb.set_defaults(run=lazily("cli.serve", "serve"))
 
     verb = verbs.add_parser("simulate", help="run the whole pipeline on files, with no cluster")
     verb.add_argument("pods", nargs="*", metavar="PODS", help="YAML or JSON of Pods and workloads; - is standard input")
     add_node_flags(verb)
-    verb.add_argument(
-        "--cluster",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets; may be repeated (default: all "
-        "other objects of PODS, and its bound pods)",
-    )
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
-    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
-    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    _add_run_flags(verb, "; may be repeated (default: all other objects of PODS, and its bound pods)")
     verb.add_argument(
         "--strict",
         action="store_true",
         help="exit 1 if a pod was denied, found no node, or was evicted, or if the files have no pod",
     )
-    _add_reading_flags(verb)
-    _add_scheduler_flags(verb)
     verb.add_argument(
         "--preemption",
         choices=("on", "off"),
@@ -100,7 +88,7 @@ def parser() -> Parser:
         metavar="TIME",
         help="start of the run, RFC 3339 (default: the newest time in the cluster files)",
     )
-    verb.set_defaults(run=_simulate)
+    verb.set_defaults(run=lazily("cli.verbs", "simulate"))
 
     verb = verbs.add_parser(
         "explain",
@@ -115,19 +103,7 @@ def parser() -> Parser:
         metavar="FILE",
         help="a pod or workload that doesn't exist yet: it is admitted first; - is stdin",
     )
-    verb.add_argument(
-        "--cluster",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets from a file instead of the API "
-        "server; may be repeated",
-    )
-    _add_reading_flags(verb)
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
-    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
-    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
-    _add_scheduler_flags(verb)
+    _add_run_flags(verb, " from a file instead of the API server; may be repeated")
     verb.add_argument(
         "--now",
         metavar="TIME",
@@ -135,7 +111,7 @@ def parser() -> Parser:
     )
     verb.add_argument("--all", action="store_true", help="every node with all of its cards, and all changes")
     verb.add_argument("-v", "--verbose", action="store_true", help="name everything that your rights don't show")
-    verb.set_defaults(run=_explain)
+    verb.set_defaults(run=lazily("cli.verbs", "explain"))
 
     verb = verbs.add_parser(
         "report",
@@ -165,7 +141,7 @@ def parser() -> Parser:
     config = verbs.add_parser("config", help="configuration").add_subparsers(metavar="VERB", required=True)
     verb = config.add_parser("check", help="parse a device-config.yaml and print its meaning")
     verb.add_argument("file", metavar="FILE")
-    verb.set_defaults(run=_check_config)
+    verb.set_defaults(run=lazily("cli.verbs", "check_config"))
     verb = config.add_parser(
         "kube-scheduler",
         help="write the extender's resources into kube-scheduler's configuration",
@@ -178,7 +154,7 @@ def parser() -> Parser:
     for section, switch in SECTION_SWITCHES.items():
         flag = "--" + switch.replace("_", "-")
         verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
-    verb.set_defaults(run=_configure_kube_scheduler)
+    verb.set_defaults(run=lazily("cli.verbs", "configure_kube_scheduler"))
 
     kueue = verbs.add_parser("kueue", help="configuration for Kueue").add_subparsers(metavar="VERB", required=True)
     verb = kueue.add_parser(
@@ -189,8 +165,8 @@ def parser() -> Parser:
         "several, Kueue counts more, because it multiplies the pod's sums. Put the output into the Configuration in "
         "Kueue's ConfigMap kueue-manager-config.",
     )
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
-    verb.set_defaults(run=_configure_kueue)
+    _add_config_flag(verb)
+    verb.set_defaults(run=lazily("cli.verbs", "configure_kueue"))
 
     quota = verbs.add_parser("quota", help="quotas").add_subparsers(metavar="VERB", required=True)
     verb = quota.add_parser(
@@ -200,10 +176,10 @@ def parser() -> Parser:
         "if it finds one, with 2 if a file can't be used.",
     )
     verb.add_argument("files", nargs="+", metavar="FILE", help="ResourceQuotas, and Nodes with their cards; - is stdin")
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
+    _add_config_flag(verb)
     verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     _add_reading_flags(verb)
-    verb.set_defaults(run=_check_quotas)
+    verb.set_defaults(run=lazily("cli.verbs", "check_quotas"))
 
     verb = verbs.add_parser(
         "test",
@@ -216,11 +192,15 @@ def parser() -> Parser:
     verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
     verb.add_argument("--update", action="store_true", help="write the results into the files with other expectations")
     verb.add_argument("-o", "--output", choices=("text", "json", "junit", "html"), default="text", help="default: text")
-    verb.set_defaults(run=_test)
+    verb.set_defaults(run=lazily("simulate.folders", "run"))
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
     return found
+
+
+def _add_config_flag(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: that of HAMi's chart)")
 
 
 def _add_reading_flags(verb: argparse.ArgumentParser) -> None:
@@ -235,58 +215,17 @@ def _add_reading_flags(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workloads", metavar="FILE", help="more kinds of objects that have pod templates")
 
 
-def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:
+def _add_run_flags(verb: argparse.ArgumentParser, cluster: str) -> None:
+    """What pods are taken through the pipeline with, and how it is shown; `cluster` ends the help of `--cluster`."""
+    objects = f"nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets{cluster}"
+    verb.add_argument("--cluster", action="append", default=[], metavar="FILE", help=objects)
+    _add_config_flag(verb)
+    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
+    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    _add_reading_flags(verb)
     verb.add_argument("--scheduler-name", default="hami-scheduler", metavar="NAME", help="default: hami-scheduler")
     verb.add_argument("--node-scheduler-policy", choices=("binpack", "spread"), default="binpack")
     verb.add_argument("--gpu-scheduler-policy", default="spread", metavar="POLICY", help="default: spread")
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import serve
-
-    return serve.serve(arguments)
-
-
-def _simulate(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.simulate(arguments)
-
-
-def _explain(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.explain(arguments)
-
-
-def _check_config(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.check_config(arguments)
-
-
-def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.configure_kube_scheduler(arguments)
-
-
-def _configure_kueue(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.configure_kueue(arguments)
-
-
-def _check_quotas(arguments: argparse.Namespace) -> int:
-    from hami_webhook.cli import verbs
-
-    return verbs.check_quotas(arguments)
-
-
-def _test(arguments: argparse.Namespace) -> int:
-    from hami_webhook.simulate import folders
-
-    return folders.run(arguments)
 
 
 def _report(arguments: argparse.Namespace) -> int:

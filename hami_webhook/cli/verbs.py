@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +15,37 @@ from msgspec.structs import replace
 
 from hami_webhook.cli.inputs import bundle_of, device_config, policy_rules, reading_rules, warn
 from hami_webhook.cli.tables import table_console
-from hami_webhook.cluster.loading import STDIN
+from hami_webhook.cluster.loading import STDIN, Bundle, LoadError
 from hami_webhook.config import SECTION_SWITCHES, describe, read_text
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import enabled_vendors, read_device_config
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.live import LiveReading, lacking, needs_of_pod, read_cluster
 from hami_webhook.explain.read import Explainer
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.integrations.kueue import transformations
+from hami_webhook.kube.objects import MalformedObject, ResourceQuota
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.accelerator_quota import KIND, read_accelerator_quota
+from hami_webhook.quota.quota_lint import Misreading
 from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.simulate import quota_check
+from hami_webhook.simulate import other_nodes
 from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
 from hami_webhook.simulate.node_flags import NodeChange, replay_hours, time_of
-from hami_webhook.simulate.other_nodes import prepare, template_of
-from hami_webhook.simulate.replay import without_pods
-from hami_webhook.simulate.replay_report import replayed
-from hami_webhook.simulate.results import Pods, Result
+from hami_webhook.simulate.other_nodes import template_of
+from hami_webhook.simulate.replay import replayed, without_pods
+from hami_webhook.simulate.results import Result, show
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
-from hami_webhook.simulate.tables import show
-from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, progress, without_control_characters
+from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, without_control_characters
 from hami_webhook.usage.recorded_pods import read_record
 
 
 def simulate(arguments: argparse.Namespace) -> int:
     """Run the pipeline on files, and print what became of the pods. The exit status."""
-    change = NodeChange.of(arguments)
-    if [*arguments.cluster, *arguments.pods, change.template].count(STDIN) > 1:
-        raise UsageError("standard input (-) can be read only once")
+    change = NodeChange.of(arguments, [*arguments.cluster, *arguments.pods])
     hours = replay_hours(arguments, arguments.pods)
     if hours and not arguments.cluster:
         raise UsageError("--replay needs the cluster's nodes: give --cluster FILE")
@@ -176,13 +177,7 @@ async def _simulated(
     if at is not None:
         await simulation.move_clock(at)
     warn(simulation.warnings())
-    pods = files.pods
-    if change:
-        prepared = await prepare(simulation, change, template_of(change, rules))
-        print_sentences("hami-webhook", prepared.sentences)
-        pods = Pods([*prepared.manifests, *pods.manifests])
-    with progress("simulating", len(pods.manifests)) as advance:
-        return await simulation.run(pods, advance)
+    return await other_nodes.simulate(simulation, files.pods, change, template_of(change, rules), "hami-webhook")
 
 
 def check_config(arguments: argparse.Namespace) -> int:
@@ -202,14 +197,40 @@ def check_config(arguments: argparse.Namespace) -> int:
 def check_quotas(arguments: argparse.Namespace) -> int:
     """Print what of ResourceQuotas is misread. The exit status."""
     vendors = enabled_vendors(device_config(arguments.config).config)
-    checked = asyncio.run(quota_check.check(bundle_of(arguments.files, reading_rules(arguments)), vendors))
+    checked = asyncio.run(_misread(bundle_of(arguments.files, reading_rules(arguments)), vendors))
     if not checked:
         raise UsageError(f"no ResourceQuota in {', '.join(arguments.files)}")
     if arguments.output == "json":
-        print(formatted({"quotas": [quota.as_json() for quota in checked]}, "json"))
+        quotas = [
+            {
+                "where": where,
+                "namespace": quota.namespace,
+                "name": quota.name,
+                "misread": [{"reason": each.reason.value, "key": each.key, "message": each.text} for each in misread],
+            }
+            for where, quota, misread in checked
+        ]
+        print(formatted({"quotas": quotas}, "json"))
     else:
-        print("".join(f"{line}\n" for quota in checked for line in quota.lines()), end="")
-    return 1 if any(quota.misread for quota in checked) else 0
+        for where, quota, misread in checked:
+            for each in misread:
+                print(f"{where}: {quota.kind} {quota.name}: {each.text}")
+    return 1 if any(misread for _, _, misread in checked) else 0
+
+
+async def _misread(bundle: Bundle, vendors: Vendors) -> list[tuple[str, ResourceQuota, Sequence[Misreading]]]:
+    """Where each quota of the files stands, and what of it is misread on their nodes' cards. Raises `LoadError`."""
+    simulation = Simulation(vendors, Options(), PolicyRules.EMPTY, start_of(bundle))
+    await simulation.fill(Bundle(nodes=bundle.nodes))
+    checked: list[tuple[str, ResourceQuota, Sequence[Misreading]]] = []
+    for item in (*bundle.quotas, *bundle.accelerator_quotas):
+        try:
+            is_ours = item.kind == KIND
+            quota = read_accelerator_quota(item.object, {}) if is_ours else ResourceQuota.from_object(item.object)
+        except MalformedObject as error:
+            raise LoadError(f"{item.where}: {item.kind} {item.name}: {error}") from error
+        checked.append((item.where, quota, simulation.core.view.misreadings(quota)))
+    return checked
 
 
 def configure_kube_scheduler(arguments: argparse.Namespace) -> int:

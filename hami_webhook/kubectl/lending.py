@@ -7,32 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec.structs import replace
 
+from hami_webhook.kubectl.report import KeyUse
 from hami_webhook.quota.account import QuotaAccount
 
 
-class LendingUse(Struct, frozen=True):
-    """Of one key of a quota, in its unit: its nominal, what it uses beyond that, and what others use of it.
+def with_lending(found: KeyUse, account: QuotaAccount, accounts: Sequence[QuotaAccount]) -> KeyUse:
+    """A key of a quota with its nominal, what the quota uses beyond that, and what others use of it; as it is if the
+    quota has no nominal of it.
 
     Which team's amount another one borrows isn't written anywhere: it is split by what each leaves unused.
     """
-
-    nominal: int
-    borrowed: int
-    lent: int
-
-
-def lending_of(account: QuotaAccount, key: str, accounts: Sequence[QuotaAccount]) -> LendingUse | None:
-    """How a quota lends and borrows a key; None if it has no nominal of it."""
+    key = found.key
     if key not in account.nominal:
-        return None
+        return found
     nominal, used = account.nominal[key], account.used.get(key, 0)
     comparable = [each for each in accounts if key in each.hard and (key in each.in_bytes) == (key in account.in_bytes)]
     spaces = account.quota.covered_namespaces
     shared = [each for each in comparable if not each.nominal and spaces & each.quota.covered_namespaces]
     if not shared:
-        return LendingUse(nominal, max(0, used - nominal), 0)
+        return replace(found, nominal=nominal, borrowed=max(0, used - nominal), lent=0)
     common = min(shared, key=lambda each: each.hard[key])
     teams = [
         each
@@ -44,4 +39,4 @@ def lending_of(account: QuotaAccount, key: str, accounts: Sequence[QuotaAccount]
     unused = sum(max(0, each.nominal[key] - each.used.get(key, 0)) for each in teams)
     own = max(0, nominal - used)
     lent = min(own, max(0, borrowed - rest) * own // unused) if unused else 0
-    return LendingUse(nominal, max(0, used - nominal), lent)
+    return replace(found, nominal=nominal, borrowed=max(0, used - nominal), lent=lent)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hami_webhook.cluster.api import Cluster, ClusterError, Kind, Unavailable
+from hami_webhook.cluster.api import Cluster, ClusterError, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.connect import CONNECTIONS_OF_A_READ, ContextNames, connect, names_of, unreachable
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -31,6 +31,8 @@ from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.usage.figures import NOT_ASKED, Measured
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hami_webhook.doctor.checks import Diagnosis
     from hami_webhook.kubectl.overview import Overview
     from hami_webhook.kubectl.queue import QueuedPodUse
@@ -259,3 +261,23 @@ async def diagnosed(arguments: argparse.Namespace) -> Diagnosis:
 
     async with connected(arguments, CONNECTIONS_OF_A_READ) as (api, namespace):
         return await diagnose(await Facts.read(api, arguments.system_namespace, namespace))
+
+
+class CommandResult(Struct, frozen=True):
+    """A result: its plain values for JSON and YAML, how it is printed as a table, and the exit status.
+
+    `none`: what is said on standard error in place of an empty table.
+    """
+
+    values: object
+    show: Callable[[Console], None]
+    status: int = 0
+    none: str = ""
+
+
+def require(cluster: LiveCluster, kind: Kind, namespace: str = "") -> None:
+    """Raises `Forbidden` where nothing of a kind may be seen that all of the answer is made of."""
+    unseen = cluster.unseen.get(kind)
+    if unseen is not None and not unseen.elsewhere:
+        where = f" in namespace {namespace}" if namespace else ""
+        raise Forbidden(f"{kind.qualified} can't be listed{where} with your rights")

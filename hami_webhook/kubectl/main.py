@@ -13,7 +13,7 @@ import durationpy
 from hami_webhook import __version__
 from hami_webhook.doctor import NAMESPACE
 from hami_webhook.simulate.node_flags import add_node_flags
-from hami_webhook.terminal import Parser, run_verb
+from hami_webhook.terminal import Parser, lazily, run_verb
 
 _HIGHEST_PORT = 65535
 _SHORTEST_PAST, _LONGEST_PAST = 600, 365 * 86400
@@ -96,7 +96,7 @@ def parser() -> Parser:
     )
     _add_cluster_flags(verb)
     verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: faults and advice")
-    verb.set_defaults(run=_diagnose)
+    verb.set_defaults(run=lazily("kubectl.verbs", "diagnose"))
 
     verb = verbs.add_parser(
         "ui",
@@ -121,7 +121,7 @@ def parser() -> Parser:
         "X-Forwarded-User)",
     )
     _add_prometheus(verb)
-    verb.set_defaults(run=_serve)
+    verb.set_defaults(run=lazily("kubectl.ui.server", "serve"))
 
     verb = _verb(verbs, "defrag", "the fewest pods that would have to move so that a node has cards for a pod")
     verb.add_argument(
@@ -264,15 +264,3 @@ def _show(arguments: argparse.Namespace) -> int:
         if not watch:
             gc.freeze()  # nor is it looked through again when the process ends: a tenth more
         gc.enable()
-
-
-def _diagnose(arguments: argparse.Namespace) -> int:
-    from hami_webhook.kubectl import verbs
-
-    return verbs.diagnose(arguments)
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    from hami_webhook.kubectl.ui.server import serve
-
-    return serve(arguments)

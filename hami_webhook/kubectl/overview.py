@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
@@ -17,7 +17,7 @@ from hami_webhook.dra.holders import BareClaim
 from hami_webhook.explain.explain import taken_cards
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.capacity import Capacity, capacities
-from hami_webhook.kubectl.lending import lending_of
+from hami_webhook.kubectl.lending import with_lending
 from hami_webhook.kubectl.report import (
     ALLOCATED,
     GATED,
@@ -140,8 +140,7 @@ class Overview(Struct, frozen=True):
         if not account.nominal:
             return key
         quotas = self.cluster.caches.accelerator_quotas.all()
-        found = lending_of(account, key.key, [QuotaAccount.read(each, self.cluster.vendors) for each in quotas])
-        return key if found is None else replace(key, **structs.asdict(found))
+        return with_lending(key, account, [QuotaAccount.read(each, self.cluster.vendors) for each in quotas])
 
     def _measured_of(self, key: KeyUse, pods: Sequence[PodCost]) -> int | None:
         """What the pods that the quota counts under a key really use, as far as they are measured, in its unit."""

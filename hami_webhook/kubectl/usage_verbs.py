@@ -12,8 +12,7 @@ from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kubectl import budgets, tables
-from hami_webhook.kubectl.command_result import CommandResult, require
-from hami_webhook.kubectl.live import LiveCluster
+from hami_webhook.kubectl.live import CommandResult, LiveCluster, require
 from hami_webhook.kubectl.subjects import subject_uses
 from hami_webhook.terminal import AbsentError
 

@@ -15,14 +15,12 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.cluster.loading import STDIN
 from hami_webhook.console import SafeConsole
 from hami_webhook.explain.live import lacking, needs_of_pod
 from hami_webhook.explain.tables import NEAREST
 from hami_webhook.explain.tables import show as show_explanation
-from hami_webhook.kubectl.command_result import CommandResult, require
-from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
-from hami_webhook.terminal import UsageError, formatted, print_sentences, progress
+from hami_webhook.kubectl.live import CommandResult, LiveCluster, diagnosed, read, require
+from hami_webhook.terminal import UsageError, formatted, print_sentences
 
 if TYPE_CHECKING:
     from hami_webhook.simulate.node_flags import NodeChange
@@ -179,13 +177,10 @@ def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Command
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules, pods_of
     from hami_webhook.simulate.node_flags import NodeChange, replay_hours, time_of
-    from hami_webhook.simulate.other_nodes import prepare, template_of
-    from hami_webhook.simulate.results import Pods
-    from hami_webhook.simulate.tables import show as show_simulation
+    from hami_webhook.simulate.other_nodes import simulate, template_of
+    from hami_webhook.simulate.results import show as show_simulation
 
-    change = NodeChange.of(arguments)
-    if [*arguments.files, change.template].count(STDIN) > 1:
-        raise UsageError("standard input (-) can be read only once")
+    change = NodeChange.of(arguments, arguments.files)
     hours, at = replay_hours(arguments, arguments.files), time_of("--at", arguments.at)
     if hours:
         return _replay(cluster, arguments, change, hours, at or cluster.now)
@@ -196,12 +191,7 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> CommandRes
     print_sentences("kubectl hami", warnings)
     if at is not None:
         asyncio.run(cluster.simulation.move_clock(at))
-    if change:
-        prepared = asyncio.run(prepare(cluster.simulation, change, template_of(change, rules)))
-        print_sentences("kubectl hami", prepared.sentences)
-        pods = Pods([*prepared.manifests, *pods.manifests])
-    with progress("simulating", len(pods.manifests)) as advance:
-        result = asyncio.run(cluster.simulation.run(pods, advance))
+    result = asyncio.run(simulate(cluster.simulation, pods, change, template_of(change, rules), "kubectl hami"))
     if Kind.NODES in cluster.unseen:  # that no node fits isn't known
         result = replace(result, pods=[replace(outcome, unplaced=False) for outcome in result.pods])
     failed = not result.pods or any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
@@ -214,8 +204,7 @@ def _replay(
 ) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules
     from hami_webhook.simulate.other_nodes import template_of
-    from hami_webhook.simulate.replay import without_pods
-    from hami_webhook.simulate.replay_report import replayed
+    from hami_webhook.simulate.replay import replayed, without_pods
     from hami_webhook.usage.recorded_pods import read_record
 
     require(cluster, Kind.NODES)

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import difflib
 import fnmatch
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from msgspec import Struct
 
 from hami_webhook.cluster.loading import LoadError
 from hami_webhook.config import ConfigError, read_text
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, read_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.message_text import path_text
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.simulate.folder_report import TestedFolder, as_html, as_json, as_junit, show
+from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
 from hami_webhook.simulate.manifests import ReadingRules, read_simulation_files
+from hami_webhook.simulate.results import Result, verdict
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.simulate.workload_file import read_workload_table
-from hami_webhook.terminal import UsageError, formatted, print_warnings, progress
+from hami_webhook.terminal import (
+    ShownTable,
+    UsageError,
+    formatted,
+    print_warnings,
+    progress,
+    without_control_characters,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-_WRITTEN: Mapping[str, Callable[[Sequence[TestedFolder]], str]] = {
-    "json": lambda tested: formatted(as_json(tested), "json"),
-    "junit": as_junit,
-    "html": as_html,
-}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     if console is not None:
         show(tested, console)
     else:
-        print(_WRITTEN[arguments.output](tested))
+        written: Mapping[str, Callable[[Sequence[TestedFolder]], str]] = {
+            "json": lambda tested: formatted(as_json(tested), "json"),
+            "junit": as_junit,
+            "html": as_html,
+        }
+        print(written[arguments.output](tested))
     if faults:
         raise UsageError("\n".join(faults))
     return 1 if any(each.differences for each in tested) else 0
@@ -118,3 +130,129 @@ def _vendors(config_file: str | None) -> tuple[Vendors, Iterable[str]]:
     """The vendors that a device configuration enables, and what is to be said about it."""
     loaded = read_device_config(config_file) if config_file else builtin_device_config()
     return enabled_vendors(loaded.config), loaded.warnings
+
+
+_STYLES = {"-": "red", "+": "green"}
+
+
+class TestedFolder(Struct, frozen=True):
+    """A test, its result, and the differences from the expected one; `updated`: its file was rewritten."""
+
+    test: FolderTest
+    result: Result
+    differences: Sequence[Difference]
+    warnings: Sequence[str]
+    updated: bool
+
+    def lines(self) -> Iterator[str]:
+        """The differences by path, each with its line in the file; after those of a pod what became of it."""
+        for place, found in groupby(self.differences, lambda difference: difference.path[:2]):
+            for each in found:
+                yield f"{self._where(each)}: {_path(each)}"
+                yield from _compared(each)
+            yield from self._verdict(place)
+
+    def _where(self, difference: Difference) -> str:
+        return f"{self.test.path}:{self.test.line_of(difference)}"
+
+    def _verdict(self, place: Sequence[str | int]) -> Iterator[str]:
+        """What became of the pod that an expectation is about."""
+        if len(place) < 2 or place[0] != "pods":
+            return
+        expected = self.test.expected["pods"][int(place[1])]
+        for pod in self.result.pods:
+            if pod.name == expected["name"] and pod.namespace == expected.get("namespace", pod.namespace):
+                yield f"({pod.namespace}/{pod.name}: {'; '.join(verdict(pod).splitlines())})"
+                return
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.test.name,
+            "file": str(self.test.path),
+            "description": self.test.written.description,
+            "passed": not self.differences,
+            "updated": self.updated,
+            "differences": [
+                {
+                    "path": _path(each),
+                    "line": self.test.line_of(each),
+                    **({} if isinstance(each.expected, Absent) else {"expected": each.expected}),
+                    **({} if isinstance(each.actual, Absent) else {"actual": each.actual}),
+                }
+                for each in self.differences
+            ],
+        }
+
+
+def show(tested: Sequence[TestedFolder], console: Console) -> None:
+    """Print a line for each test, below it what differs, and how many passed at the end."""
+    from rich.text import Text
+
+    for each in tested:
+        description = f": {each.test.written.description}" if each.test.written.description else ""
+        console.print(Text.assemble(_state(each), f" {each.test.name}{description}"))
+        for line in each.lines():
+            console.print(Text(f"      {line}", _STYLES.get(line[:1], "")))
+    failed = sum(bool(each.differences) for each in tested)
+    console.print(f"{len(tested) - failed} passed, {failed} failed")
+
+
+def _state(tested: TestedFolder) -> tuple[str, str]:
+    if tested.differences:
+        return "FAIL ", "bold red"
+    return ("wrote", "bold yellow") if tested.updated else ("ok   ", "green")
+
+
+def as_json(tested: Sequence[TestedFolder]) -> dict[str, Any]:
+    """The tests in order, and how many passed."""
+    failed = sum(bool(each.differences) for each in tested)
+    return {"tests": [each.as_json() for each in tested], "passed": len(tested) - failed, "failed": failed}
+
+
+def as_junit(tested: Sequence[TestedFolder]) -> str:
+    """The tests in the XML that CI systems read."""
+    failed = sum(bool(each.differences) for each in tested)
+    suite = ElementTree.Element("testsuite", name="hami-webhook test", tests=f"{len(tested)}", failures=f"{failed}")
+    for each in tested:
+        case = ElementTree.SubElement(suite, "testcase", classname="hami-webhook", name=each.test.name)
+        case.set("file", str(each.test.path))
+        if each.differences:
+            failure = ElementTree.SubElement(case, "failure", message=f"{len(each.differences)} differences")
+            failure.text = without_control_characters("\n".join(each.lines()))
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}'
+
+
+def as_html(tested: Sequence[TestedFolder]) -> str:
+    """The tests as one file: what became of each, and what differs."""
+    from hami_webhook.html_report import html_report
+
+    failed = [each for each in tested if each.differences]
+    rows = [[_state(each)[0].strip(), each.test.name, each.test.written.description] for each in tested]
+    return html_report(
+        "Test folders",
+        f"{len(tested) - len(failed)} passed, {len(failed)} failed",
+        [ShownTable("Tests", ("result", "test", "description"), rows)],
+        [(each.test.name, "\n".join(each.lines())) for each in failed],
+    )
+
+
+def _path(difference: Difference) -> str:
+    return path_text(difference.named_path, quote_keys=True)
+
+
+def _compared(difference: Difference) -> Iterator[str]:
+    """The expected lines after `-`, those that came out after `+`; of long values what is around the differences."""
+    before, after = _written(difference.expected), _written(difference.actual)
+    if len(before) == 1 or len(after) == 1:
+        yield from (f"- {line}" for line in before)
+        yield from (f"+ {line}" for line in after)
+        return
+    for line in [*difflib.unified_diff(before, after, n=2, lineterm="")][2:]:
+        yield line if line.startswith("@@") else f"{line[:1]} {line[1:]}"
+
+
+def _written(value: Any) -> list[str]:
+    if isinstance(value, Absent):
+        return [f"({value.remark})"]
+    return formatted(value, "yaml" if value and isinstance(value, dict | list) else "json").splitlines()

@@ -38,13 +38,15 @@ class NodeChange(Struct, frozen=True):
         return self != NodeChange()
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> NodeChange:
-        """Raises `UsageError` for flags that don't go together."""
+    def of(cls, arguments: argparse.Namespace, files: Sequence[str]) -> NodeChange:
+        """Raises `UsageError` for flags that don't go together, with each other or with the names of other `files`."""
         found = cls(arguments.add, arguments.like, arguments.template, tuple(arguments.remove), arguments.waiting)
         if found.like and found.template:
             raise UsageError("give --like or --template, not both")
         if (found.like or found.template) and found.added is None:
             raise UsageError("--like and --template say what --add adds: give --add COUNTxNAME, too")
+        if [*files, found.template].count("-") > 1:
+            raise UsageError("standard input (-) can be read only once")
         return found
 
 

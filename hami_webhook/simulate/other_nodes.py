@@ -20,8 +20,9 @@ from hami_webhook.kube.new_node import new_node
 from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
 from hami_webhook.simulate.manifests import ReadingRules
 from hami_webhook.simulate.node_flags import AddedNodes, NodeChange
+from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.simulate.simulation import Simulation
-from hami_webhook.terminal import UsageError, counted
+from hami_webhook.terminal import UsageError, counted, print_sentences, progress
 
 
 class Prepared(Struct, frozen=True):
@@ -36,11 +37,19 @@ def template_of(change: NodeChange, rules: ReadingRules) -> Sequence[LoadedObjec
     return rules.read([change.template], sys.stdin.buffer)[0] if change.template else ()
 
 
-async def prepare(
-    simulation: Simulation,
-    change: NodeChange,
-    template: Sequence[LoadedObject] = (),
-) -> Prepared:
+async def simulate(
+    simulation: Simulation, pods: Pods, change: NodeChange, template: Sequence[LoadedObject], program: str
+) -> Result:
+    """Change the nodes as `prepare` does, and take the pods through the pipeline; `program` says what was changed."""
+    if change:
+        prepared = await prepare(simulation, change, template)
+        print_sentences(program, prepared.sentences)
+        pods = Pods([*prepared.manifests, *pods.manifests])
+    with progress("simulating", len(pods.manifests)) as advance:
+        return await simulation.run(pods, advance)
+
+
+async def prepare(simulation: Simulation, change: NodeChange, template: Sequence[LoadedObject] = ()) -> Prepared:
     """Change the simulation's nodes; the pods of those that go, then the pods that wait, by priority and age.
     `template` are the objects of the file of that name.
 

@@ -45,8 +45,8 @@ from hami_webhook.kubectl.ui.fleet import (
     used_memory,
     waiting,
 )
+from hami_webhook.kubectl.ui.listings import in_path, memory_text, pod_sections, time_text
 from hami_webhook.kubectl.ui.metrics import Key, Points
-from hami_webhook.kubectl.ui.pod_sections import pod_sections
 from hami_webhook.kubectl.ui.readings import (
     WAITING_SERIES,
     Readings,
@@ -55,8 +55,7 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
-from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
-from hami_webhook.simulate import tables as simulation_tables
+from hami_webhook.simulate import results
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.terminal import counted
@@ -353,7 +352,7 @@ class Pages:
             result = await self._simulated(_manifests(*await _form(request)))
         except (LoadError, ClusterError) as error:
             return PlainTextResponse(f"{error}\n", 400)
-        return _download("what-if.csv", listings.tables_csv(simulation_tables.tables_of(result)))
+        return _download("what-if.csv", listings.tables_csv(results.tables_of(result)))
 
     async def _what_if(self, request: Request) -> Response:
         # an address fills in the form and tries nothing: another site may lead to it
@@ -363,10 +362,10 @@ class Pages:
             try:
                 manifest, copies = await _form(request)
                 result = await self._simulated(_manifests(manifest, copies))
-                text = simulation_tables.summary(result)
+                text = results.summary(result)
             except (LoadError, ClusterError, _Refused) as error:
                 text, status = str(error), 400
-        tables = [*simulation_tables.tables_of(result)] if result else []
+        tables = [*results.tables_of(result)] if result else []
         address = urlencode({"manifest": manifest, "copies": copies}) if result else ""
         return self._page(
             "what_if.html",
