@@ -6,24 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Kind
-from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError
+from hami_webhook.cluster.loading import GROUPS, Bundle, LoadedObject, LoadError
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube import wire
 from hami_webhook.kube.objects import MalformedObject, ResourceQuota
-
-_GROUPS = (
-    (Kind.NAMESPACES, "namespaces"),
-    (Kind.NODES, "nodes"),
-    (Kind.DEVICES, "devices"),
-    (Kind.DEVICE_CLASSES, "device_classes"),
-    (Kind.RESOURCE_SLICES, "resource_slices"),
-    (Kind.RESOURCE_CLAIM_TEMPLATES, "claim_templates"),
-    (Kind.RESOURCE_CLAIMS, "claims"),
-    (Kind.RESOURCE_QUOTAS, "quotas"),
-    (Kind.ACCELERATOR_QUOTAS, "accelerator_quotas"),
-    (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
-    (Kind.PODS, "pods"),
-)
 
 
 async def fill(cluster: MemoryCluster, bundle: Bundle, *, stored: bool = False) -> list[tuple[Kind, dict[str, Any]]]:
@@ -36,8 +22,8 @@ async def fill(cluster: MemoryCluster, bundle: Bundle, *, stored: bool = False) 
     in its namespace. Other objects that can't be read are left to the caches, which note them.
     """
     filled = []
-    for kind, group in _GROUPS:
-        loaded: Iterable[LoadedObject] = getattr(bundle, group)
+    for kind, group in GROUPS.items():
+        loaded: Iterable[LoadedObject] = getattr(bundle, group) if kind is not Kind.PRIORITY_CLASSES else ()
         for item in loaded:
             meta = item.object.get("metadata") or {}
             if kind.namespaced:

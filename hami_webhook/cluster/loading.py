@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 from msgspec import Struct
 
-from hami_webhook.cluster.api import JSON
+from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.command_error import CommandError
 from hami_webhook.kube.message_text import shown
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
-
-__all__ = ["Bundle", "LoadError", "LoadedObject", "group_of", "load_objects", "read_objects", "sort_objects", "wrong"]
 
 STDIN = "-"
 LARGEST_INPUT = 1 << 30
@@ -84,20 +82,22 @@ class Bundle(Struct):
     """How many objects of each other kind there were, as `{"Service": 3}`."""
 
 
-_GROUPS = {
-    ("", "Node"): "nodes",
-    ("", "Pod"): "pods",
-    ("", "ResourceQuota"): "quotas",
-    ("hami.io", "AcceleratorQuota"): "accelerator_quotas",
-    ("", "Namespace"): "namespaces",
-    ("scheduling.k8s.io", "PriorityClass"): "priority_classes",
-    ("policy", "PodDisruptionBudget"): "disruption_budgets",
-    ("scheduling.koordinator.sh", "Device"): "devices",
-    ("resource.k8s.io", "ResourceClaim"): "claims",
-    ("resource.k8s.io", "ResourceClaimTemplate"): "claim_templates",
-    ("resource.k8s.io", "ResourceSlice"): "resource_slices",
-    ("resource.k8s.io", "DeviceClass"): "device_classes",
+GROUPS: Mapping[Kind, str] = {
+    Kind.NAMESPACES: "namespaces",
+    Kind.NODES: "nodes",
+    Kind.DEVICES: "devices",
+    Kind.DEVICE_CLASSES: "device_classes",
+    Kind.RESOURCE_SLICES: "resource_slices",
+    Kind.RESOURCE_CLAIM_TEMPLATES: "claim_templates",
+    Kind.RESOURCE_CLAIMS: "claims",
+    Kind.RESOURCE_QUOTAS: "quotas",
+    Kind.ACCELERATOR_QUOTAS: "accelerator_quotas",
+    Kind.POD_DISRUPTION_BUDGETS: "disruption_budgets",
+    Kind.PRIORITY_CLASSES: "priority_classes",
+    Kind.PODS: "pods",
 }
+"""The groups of a `Bundle`, in the order in which a cluster is filled: a pod comes after what counts it."""
+_BY_NAME = {(kind.api_version.rpartition("/")[0], kind.singular): group for kind, group in GROUPS.items()}
 
 
 def read_objects(path: str, stdin: BinaryIO, most: int = LARGEST_INPUT) -> list[LoadedObject]:
@@ -157,7 +157,7 @@ def sort_objects(objects: list[LoadedObject]) -> Bundle:
 def group_of(loaded: LoadedObject) -> str | None:
     """The group of a `Bundle` that an object belongs to; None for an object of another kind."""
     group, slash, _ = loaded.object["apiVersion"].partition("/")
-    return _GROUPS.get((group if slash else "", loaded.kind))
+    return _BY_NAME.get((group if slash else "", loaded.kind))
 
 
 def wrong(path: str, wanted: str, value: Any) -> str:

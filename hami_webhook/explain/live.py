@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.cluster.kept_fields import decode_for_scheduling
-from hami_webhook.cluster.loading import Bundle
+from hami_webhook.cluster.loading import GROUPS, Bundle
 from hami_webhook.explain.pod_words import pod_words
 from hami_webhook.explain.read import CLAIM_KINDS, KINDS, loaded
 
@@ -113,9 +113,9 @@ async def read_allowed(cluster: Cluster, namespace: str, *, claims: bool = False
     bundle = Bundle()
     unseen = {}
     kinds = (*KINDS, *(CLAIM_KINDS if claims else ()))
-    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _ in kinds))
-    for (kind, group), (items, hidden) in zip(kinds, reads, strict=True):
-        getattr(bundle, group).extend(loaded(kind, items))
+    reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind in kinds))
+    for kind, (items, hidden) in zip(kinds, reads, strict=True):
+        getattr(bundle, GROUPS[kind]).extend(loaded(kind, items))
         if hidden:
             unseen[kind] = hidden
     return LiveReading(bundle, unseen)

@@ -22,21 +22,10 @@ from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
 
 KINDS = (
-    (Kind.NODES, "nodes"),
-    (Kind.PODS, "pods"),
-    (Kind.RESOURCE_QUOTAS, "quotas"),
-    (Kind.ACCELERATOR_QUOTAS, "accelerator_quotas"),
-    (Kind.NAMESPACES, "namespaces"),
-    (Kind.DEVICES, "devices"),
-    (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
-    (Kind.PRIORITY_CLASSES, "priority_classes"),
-    (Kind.DEVICE_CLASSES, "device_classes"),
+    *(Kind.NODES, Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES, Kind.DEVICES),
+    *(Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES, Kind.DEVICE_CLASSES),
 )
-CLAIM_KINDS = (
-    (Kind.RESOURCE_CLAIMS, "claims"),
-    (Kind.RESOURCE_CLAIM_TEMPLATES, "claim_templates"),
-    (Kind.RESOURCE_SLICES, "resource_slices"),
-)
+CLAIM_KINDS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES)
 """Those that are read where claims are charged."""
 
 

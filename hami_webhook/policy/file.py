@@ -32,8 +32,6 @@ from hami_webhook.policy.rules import (
     WrittenSelector,
 )
 
-__all__ = ["PolicyFile", "PolicyRules", "PolicySource"]
-
 _MOST_SHOWN = 10
 
 

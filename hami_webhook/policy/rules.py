@@ -16,8 +16,6 @@ from hami_webhook.kube.names import SUBDOMAIN, is_label_value
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 
-__all__ = ["EVERYTHING", "LabelSelector", "Operator", "Requirement", "WrittenExpression", "WrittenSelector"]
-
 EVERYTHING = LabelSelector()
 
 

@@ -9,7 +9,8 @@ from hami_webhook.admission.policy import AdmissionContext, PolicyOutcome, check
 from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.policy.rules import DeviceBounds, LabelSelector, PolicyRule, PolicyRules, Requirement
+from hami_webhook.kube.selectors import LabelSelector, Requirement
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 from .policies import (
     A_TO_C,

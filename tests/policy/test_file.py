@@ -14,8 +14,9 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.kube.selectors import LabelSelector, Requirement
 from hami_webhook.policy.file import PolicyFile, PolicySource
-from hami_webhook.policy.rules import DeviceBounds, LabelSelector, PolicyRule, PolicyRules, Requirement
+from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 
 class OddChip(Vendor):

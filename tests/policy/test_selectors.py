@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 from tables import in_one_test
 
-from hami_webhook.policy.rules import EVERYTHING, LabelSelector, Requirement, WrittenSelector
+from hami_webhook.kube.selectors import LabelSelector, Requirement
+from hami_webhook.policy.rules import EVERYTHING, WrittenSelector
 
 TIER = {"tier": "research"}
 
