@@ -45,6 +45,12 @@ class AbsentError(CommandError):
     absent = True
 
 
+def number_in(text: str, least: int, most: int) -> int | None:
+    """The number that digits of ASCII make; None for other text, and beyond the bounds, however long it is."""
+    known = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if known and least <= int(text) <= most else None
+
+
 def lazily(module: str, function: str) -> Callable[[argparse.Namespace], int]:
     """A verb's function in a module of the package, which is imported when the verb runs."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, Listing, WatchEvent, WatchType
+from hami_webhook.cluster.api import JSON, Cluster, Conflict, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.kube.patch import merge_patch
 
 WITHOUT_STATUS = (
@@ -42,6 +42,12 @@ class QuotasInMemory:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._watchers: set[asyncio.Queue[WatchEvent | Exception | None]] = set()
         self._undelivered: dict[tuple[str, str], WatchEvent] = {}
+        # what has nothing to do with a quota's status
+        self.create, self.bind, self.record_event = cluster.create, cluster.bind, cluster.record_event
+        self.delete_pod, self.evict_pod = cluster.delete_pod, cluster.evict_pod
+        self.delete_claim_template = cluster.delete_claim_template
+        self.get_lease, self.create_lease = cluster.get_lease, cluster.create_lease
+        self.replace_lease = cluster.replace_lease
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
         return self._shown(kind, await self._cluster.get(kind, name, namespace))
@@ -86,9 +92,6 @@ class QuotasInMemory:
         except Exception as error:  # it is the watcher's
             queue.put_nowait(error)
 
-    async def create(self, kind: Kind, obj: JSON) -> JSON:
-        return await self._cluster.create(kind, obj)
-
     async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
         return self._shown(kind, await self._cluster.patch(kind, name, patch, namespace))
 
@@ -119,32 +122,6 @@ class QuotasInMemory:
         if not self._watchers:
             self._undelivered[key] = event
         return written
-
-    async def bind(
-        self, namespace: str, pod: str, uid: str, node: str, *, resource_version: str = "", metadata: JSON | None = None
-    ) -> None:
-        await self._cluster.bind(namespace, pod, uid, node, resource_version=resource_version, metadata=metadata)
-
-    async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
-        await self._cluster.delete_pod(namespace, pod, uid)
-
-    async def delete_claim_template(self, namespace: str, name: str, uid: str) -> None:
-        await self._cluster.delete_claim_template(namespace, name, uid)
-
-    async def evict_pod(self, namespace: str, pod: str, uid: str, grace: int | None = None) -> None:
-        await self._cluster.evict_pod(namespace, pod, uid, grace)
-
-    async def record_event(self, note: EventNote) -> None:
-        await self._cluster.record_event(note)
-
-    async def get_lease(self, namespace: str, name: str) -> JSON:
-        return await self._cluster.get_lease(namespace, name)
-
-    async def create_lease(self, namespace: str, lease: JSON) -> JSON:
-        return await self._cluster.create_lease(namespace, lease)
-
-    async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
-        return await self._cluster.replace_lease(namespace, lease)
 
     def _shown(self, kind: Kind, obj: JSON) -> JSON:
         """The object with what was written to it here; a quota that queues enforces, as no one else sees charges."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from rich.console import Console
 from rich.text import Text
 
@@ -93,7 +93,7 @@ def _result(found: Movability, plan: Plan | NoPlan, moves: Sequence[ShownMove], 
     values: dict[str, Any] = {
         "wanted": str(found.wanted),
         "node": plan.node if isinstance(plan, Plan) else None,
-        "moves": [_values(each) for each in moves],
+        "moves": to_builtins(moves),
         "fewest": plan.fewest if isinstance(plan, Plan) else None,
         "why": plan.value if isinstance(plan, NoPlan) else "",
         "staying": staying,
@@ -132,13 +132,6 @@ def _print_moves(moves: Sequence[ShownMove], console: Console) -> None:
         for each in moves
     ]  # fmt: skip
     print_rows(("POD", "FROM", "TO", "OWNER", "PRIORITY", "CARDS", "MEMORY", "MAY VETO"), rows, console)
-
-
-def _values(move: ShownMove) -> Mapping[str, Any]:
-    from msgspec import to_builtins
-
-    found: Mapping[str, Any] = to_builtins(move)
-    return found
 
 
 # execution

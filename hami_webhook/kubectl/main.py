@@ -13,7 +13,7 @@ import durationpy
 from hami_webhook import __version__
 from hami_webhook.doctor import NAMESPACE
 from hami_webhook.simulate.node_flags import add_node_flags
-from hami_webhook.terminal import Parser, lazily, run_verb
+from hami_webhook.terminal import Parser, lazily, number_in, run_verb
 
 _HIGHEST_PORT = 65535
 _SHORTEST_PAST, _LONGEST_PAST = 600, 365 * 86400
@@ -153,15 +153,15 @@ def parser() -> Parser:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or len(text) > len(str(_HIGHEST_PORT)) or int(text) > _HIGHEST_PORT:
+    if (port := number_in(text, 0, _HIGHEST_PORT)) is None:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to {_HIGHEST_PORT}, not {text!r}")
-    return int(text)
+    return port
 
 
 def _cards(text: str) -> tuple[int, str]:
-    count, x, model = text.partition("x")
-    number = int(count) if len(count) <= len(str(_MOST_CARDS)) and count.isascii() and count.isdecimal() else 0
-    if not (x and model.strip() and 1 <= number <= _MOST_CARDS):
+    count, _, model = text.partition("x")
+    number = number_in(count, 1, _MOST_CARDS)
+    if number is None or not model.strip():
         raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_CARDS}, x, and a model, not {text!r}")
     if len(model) > _LONGEST_MODEL or not model.isprintable() or "," in model:
         raise argparse.ArgumentTypeError(f"MODEL has at most {_LONGEST_MODEL} printable characters and no comma")
@@ -169,10 +169,9 @@ def _cards(text: str) -> tuple[int, str]:
 
 
 def _mebibytes(text: str) -> int:
-    short = len(text) <= len(str(_MOST_MEBIBYTES)) and text.isascii() and text.isdecimal()
-    if not (short and 1 <= int(text) <= _MOST_MEBIBYTES):
+    if (number := number_in(text, 1, _MOST_MEBIBYTES)) is None:
         raise argparse.ArgumentTypeError(f"must be a number of MiB from 1 to {_MOST_MEBIBYTES}, not {text!r}")
-    return int(text[:10])
+    return number
 
 
 def _url(text: str) -> str:

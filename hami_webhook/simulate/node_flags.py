@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.terminal import UsageError
+from hami_webhook.terminal import UsageError, number_in
 
 _MOST_NODES, _LONGEST_NAME = 1000, 200
 _MOST_HOURS = 168
@@ -89,15 +89,15 @@ def replay_hours(arguments: argparse.Namespace, files: Sequence[str]) -> int:
 
 
 def _hours(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _MOST_HOURS):
+    if (hours := number_in(text, 1, _MOST_HOURS)) is None:
         raise argparse.ArgumentTypeError(f"must be a number of hours from 1 to {_MOST_HOURS}, not {text[:100]!r}")
-    return int(text)
+    return hours
 
 
 def _added(text: str) -> AddedNodes:
-    count, x, name = text.partition("x")
-    number = int(count) if len(count) <= len(str(_MOST_NODES)) and count.isascii() and count.isdecimal() else 0
-    if not (x and 1 <= number <= _MOST_NODES and _is_name(name)):
+    count, _, name = text.partition("x")
+    number = number_in(count, 1, _MOST_NODES)
+    if number is None or not _is_name(name):
         raise argparse.ArgumentTypeError(
             f"must be a number from 1 to {_MOST_NODES}, x, and the name of a node in lower case, not {text[:100]!r}"
         )
