@@ -289,28 +289,6 @@ def _unknown_words(key: str, text: str) -> list[str]:
     return [word.strip() for word in words if key in _WORDS and word.strip() not in _WORDS[key]]
 
 
-class PolicySource:
-    """The rules in force: those of the last text that was right.
-
-    `source` is what messages call the file; `vendors` are the enabled ones.
-    """
-
-    def __init__(
-        self, source: str, vendors: Mapping[str, PolicyTarget], current: PolicyRules = PolicyRules.EMPTY
-    ) -> None:
-        self.current = current
-        self._source = source
-        self._vendors = vendors
-
-    def replace_from(self, text: str) -> str | None:
-        """Put the rules of `text` in force and return None; if it has faults keep the old and return the faults."""
-        try:
-            self.current = PolicyFile.parse(text, self._source, self._vendors)
-        except ConfigError as error:
-            return str(error)
-        return None
-
-
 def _policy_file_in(file: YamlSource) -> YamlSource:
     """The file that a ConfigMap carries under its one data key; any other document is returned unchanged."""
     if not isinstance(file.value, dict) or "kind" not in file.value:

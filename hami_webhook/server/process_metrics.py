@@ -13,12 +13,11 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.evictions.decisions import OUTCOMES, Decisions
-from hami_webhook.policy.file import PolicySource
 from hami_webhook.queueing.promises import StartErrors
 from hami_webhook.queueing.reclaim import Reclaimer
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
-from hami_webhook.server.policy_reload import PolicyReload
+from hami_webhook.server.policy_reload import PolicySource
 from hami_webhook.server.tls import ReloadingTls
 
 _CACHE_AGE = Family(
@@ -47,7 +46,6 @@ class ProcessCollector(Collector):
     main: Listener
     tls: ReloadingTls | None
     source: PolicySource
-    reload: PolicyReload
     informers: SharedInformers
     skews: Callable[[], Iterable[tuple[str, float]]] = tuple
 
@@ -59,7 +57,7 @@ class ProcessCollector(Collector):
         yield _CLOCK_SKEW.of(((of,), seconds) for of, seconds in self.skews())
         yield _counter("refused", "Requests and connections beyond the limits.", self.main.refused)
         yield _gauge("policy_rules", "Rules of the policy file in force.", len(self.source.current.rules))
-        yield _counter("policy_failures", "Policy files that could not be used.", self.reload.failures)
+        yield _counter("policy_failures", "Policy files that could not be used.", self.source.failures)
         if self.tls is not None:
             yield _counter("tls_failed_handshakes", "TLS handshakes that failed.", self.main.failed_handshakes)
             yield _counter("tls_reloads", "Certificates taken into use since the start.", self.tls.reloads)

@@ -33,13 +33,12 @@ from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.core_options import options_of
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.loops import Loops
-from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.app import Sources, application, review_routes
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
-from hami_webhook.server.policy_reload import PolicyReload
+from hami_webhook.server.policy_reload import PolicySource
 from hami_webhook.server.probes import BuildCollector, probe_routes
 from hami_webhook.server.process_metrics import CoreCollector, ProcessCollector
 from hami_webhook.server.request_metrics import new_registry
@@ -117,8 +116,7 @@ async def running(
         OwnListener(metrics, "--metrics-bind-address", settings.metrics_bind_address),
         *(listener for role in roles for listener in role.listeners),
     ]
-    reload = PolicyReload(settings.policy_file, source, parts.report, parts.trigger.freed)
-    own = _process_role(shared, parts, main, tls, source, reload)
+    own = _process_role(shared, parts, main, tls, source)
     subscribers = [core, *(subscriber for role in roles for subscriber in role.subscribers)]
     for collector in (collector for role in (own, *roles) for collector in role.collectors):
         registry.register(collector)
@@ -215,12 +213,7 @@ class _Parts:
 
 
 def _process_role(
-    shared: Shared,
-    parts: _Parts,
-    main: Listener,
-    tls: ReloadingTls | None,
-    source: PolicySource,
-    reload: PolicyReload,
+    shared: Shared, parts: _Parts, main: Listener, tls: ReloadingTls | None, source: PolicySource
 ) -> Role:
     """What every process runs, whatever its roles."""
     core = shared.core
@@ -228,12 +221,12 @@ def _process_role(
     if tls is not None:
         loops["certificate files"] = tls.watch
     if shared.settings.policy_file:
-        loops["policy file"] = partial(reload.watch, _POLICY_POLL)
+        loops["policy file"] = partial(source.watch, _POLICY_POLL, parts.report, parts.trigger.freed)
     backend = "memory" if shared.quotas_in_memory else "status"
     collectors: list[Collector] = [
         BuildCollector(core.problems, core.failures),
         CoreCollector(core, quota_backend=backend),
-        ProcessCollector(main, tls, source, reload, shared.informers, parts.skews),
+        ProcessCollector(main, tls, source, shared.informers, parts.skews),
     ]
     return Role(loops=loops, collectors=collectors)
 

@@ -15,7 +15,7 @@ from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.kube.selectors import LabelSelector, Requirement
-from hami_webhook.policy.file import PolicyFile, PolicySource
+from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
 
 
@@ -333,18 +333,6 @@ def test_many_choices_are_not_all_said() -> None:
 def test_no_vendor_at_all_is_said() -> None:
     with pytest.raises(ConfigError, match=r"known are none$"):
         PolicyFile.parse(rule("devices: {NVIDIA: {}}"), "p", {})
-
-
-def test_a_bad_text_leaves_the_old_rules_in_force() -> None:
-    source = PolicySource("policy.yaml", VENDORS)
-    assert source.current == PolicyRules.EMPTY
-    assert source.replace_from(WHOLE) is None
-    good = source.current
-    assert [rule.name for rule in good.rules] == ["research-defaults", "second"]
-    assert source.replace_from("policies: 7") == "policy.yaml:1: policies: must be a list, found 7"
-    assert source.current is good
-    assert source.replace_from("") is None
-    assert source.current == PolicyRules.EMPTY
 
 
 def parsed_or_refused(text: str) -> None:

@@ -28,9 +28,8 @@ from hami_webhook.config import ConfigError
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.core_options import options_of
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.server.policy_reload import PolicyReload
+from hami_webhook.server.policy_reload import PolicySource
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
 from hami_webhook.terminal import EXTRAS
@@ -141,7 +140,6 @@ class Watched:
         self.source = PolicySource(str(path), VENDORS)
         self.events: list[str] = []
         self.replaced = 0
-        self.reload = PolicyReload(str(path), self.source, self.report, self.count)
 
     def count(self) -> None:
         self.replaced += 1
@@ -150,8 +148,11 @@ class Watched:
         self.events.append(problem)
 
     async def settle(self) -> None:
-        await self.reload.poll()
-        await self.reload.poll()
+        await self.poll()
+        await self.poll()
+
+    async def poll(self) -> None:
+        await self.source.poll(self.report, self.count)
 
     @property
     def enforced(self) -> list[dict[str, str]]:
@@ -164,11 +165,11 @@ async def test_a_changed_policy_file_comes_into_force(tmp_path: Path) -> None:
     await watched.settle()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
     watched.path.write_text(ENFORCING % "spread")
-    await watched.reload.poll()
+    await watched.poll()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}], "half a file would not count either"
-    await watched.reload.poll()
+    await watched.poll()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
-    assert (watched.reload.failures, watched.events, watched.replaced) == (0, [], 2)
+    assert (watched.source.failures, watched.events, watched.replaced) == (0, [], 2)
 
 
 @pytest.mark.parametrize("fault", ["policies: [", "policies: [{name: r, wrong: 1}]", b"\xff", None])
@@ -184,12 +185,12 @@ async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_o
     for _ in range(3):
         await watched.settle()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
-    assert (watched.reload.failures, watched.replaced) == (1, 1)
-    assert watched.events == [watched.reload.problem]
+    assert (watched.source.failures, watched.replaced) == (1, 1)
+    assert watched.events == [watched.source.problem]
     assert caplog.text.count("the rules before stay in force") == 1
     watched.path.write_text(ENFORCING % "spread")
     await watched.settle()
-    assert watched.reload.problem is None
+    assert watched.source.problem is None
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
 
 
@@ -203,7 +204,7 @@ async def test_the_policy_file_is_polled(tmp_path: Path) -> None:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await watched.reload.watch(5.0, sleep)
+        await watched.source.watch(5.0, watched.report, watched.count, sleep)
     assert naps == [5.0] * 3
     assert watched.enforced
 
