@@ -13,7 +13,6 @@ from hami_webhook.kube.objects import Pod
 TRACE = logging.DEBUG - 1
 """The level of what only verbosity 5 and above shows."""
 
-FORMATS = ("text", "json")
 KEYS = ("namespace", "pod", "uid", "review", "quota", "node", "path", "code", "reason", "duration")
 """The keys of an event, which a logger is given as `extra`; others aren't written."""
 
@@ -30,7 +29,7 @@ def of_pod(pod: Pod) -> dict[str, object]:
 
 
 def set_up(log_format: str, verbosity: int) -> None:
-    """Send this process's logs to standard error, in one of `FORMATS`, up to a klog verbosity."""
+    """Send this process's logs to standard error, as text or json, up to a klog verbosity."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.addLevelName(TRACE, "TRACE")
