@@ -283,15 +283,15 @@ class NodeView(Struct, frozen=True):
         """Whether a container more could get a slot of the device: it is open to new pods, and not full."""
         return self.is_open(device) and self.used(device.vendor, device.uuid).slots < device.slots
 
-    def overcommitted(self, more: NodeView | None = None) -> Iterator[Device]:
+    def overcommitted(self, more: Mapping[tuple[str, str], Usage] | None = None) -> Iterator[Device]:
         """Yield the devices with more used than they have.
 
-        With `more`, add both views' usage, and check only devices that `more` uses.
+        `more` is used besides, by vendor and UUID: then only devices with a slot in it are checked.
         """
         for inventory in self.inventories.values():
             for device in inventory.devices:
                 used = self.used(device.vendor, device.uuid)
-                besides = IDLE if more is None else more.used(device.vendor, device.uuid)
+                besides = IDLE if more is None else more.get((device.vendor, device.uuid), IDLE)
                 if (more is None or besides.slots) and (
                     used.slots + besides.slots > device.slots
                     or used.memory + besides.memory > device.memory

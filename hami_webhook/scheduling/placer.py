@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -372,7 +373,7 @@ class Placer:
         return pod_budget(
             pod,
             accounts,
-            lambda account: known.placed_besides(pod, account, now),
+            partial(known.placed_besides, pod, now=now),
             self._vendors,
             ClusterCapacity(known),
             now,
@@ -463,18 +464,16 @@ class Placer:
         `complete`: the cache shows all that it bound, so the API server is asked only where devices are overcommitted,
         or where pods don't say which they hold: those are presumed to hold what others leave.
         """
-        view, own = self._state.view(node), self._state.pod(pod.uid)
-        if view is None or own is None:
+        view = self._state.view(node)
+        if view is None:
             return
         if complete and not view.unplaced and not any(view.overcommitted()):
             return
         listing = await self._cluster.list(Kind.PODS, node=node)
         bound = [found for found in read_pods(listing.items) if found.uid != pod.uid]
-        now = self._clock()
-        theirs = self._state.with_just(view, bound, now, self._state.claimed).view(node)
-        mine = self._state.with_just(view, [own], now).view(node)
+        theirs = self._state.with_just(view.node, bound, self._clock()).view(node)
         assert theirs is not None
-        for card in theirs.overcommitted(mine):
+        for card in theirs.overcommitted(self._state.usage_of(pod.uid)):
             raise PlacementSuperseded(f"card {card.uuid} of node {node} was taken by another scheduler meanwhile")
 
     async def _is_bound(self, pod: Pod, node: str) -> bool:

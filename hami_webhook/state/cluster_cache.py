@@ -16,7 +16,7 @@ from datetime import tzinfo
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Device, NodeView
+from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
@@ -36,6 +36,7 @@ from hami_webhook.state.pod_allocations import (
     PodAllocation,
     PodShare,
     shares,
+    usage_by_card,
 )
 from hami_webhook.state.pods_by_namespace import PodsByNamespace
 from hami_webhook.state.pods_by_node import PodsByNode
@@ -83,12 +84,10 @@ class ClusterCache(NodeCache):
         """The ledger ids of pods that are gone, the latest last."""
         return self._assumed.gone
 
-    def with_just(
-        self, view: NodeView, pods: Iterable[Pod], now: float, claimed: ClaimedCards | None = None
-    ) -> ClusterCache:
-        """Return a cache of only this node, with just these pods, and with what ResourceClaims hold (`claimed`)."""
-        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone, claimed=claimed)
-        other.set_node(view.node, now)
+    def with_just(self, node: Node, pods: Iterable[Pod], now: float) -> ClusterCache:
+        """Return a cache of only this node, with just these pods, and with what ResourceClaims hold."""
+        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone, claimed=self.claimed)
+        other.set_node(node, now)
         for pod in pods:
             other.set_pod(pod, now)
         return other
@@ -195,6 +194,11 @@ class ClusterCache(NodeCache):
     def holds_devices(self, uid: str) -> bool:
         """Whether the pod has a placement that counts."""
         return uid in self._allocations
+
+    def usage_of(self, uid: str) -> Mapping[CardKey, Usage]:
+        """What the pod's placement uses of each card, as long as it counts."""
+        held = self._allocations.get(uid)
+        return {} if held is None else usage_by_card([held], held.shares)
 
     def views(self) -> Iterator[NodeView]:
         """Every known node, by name."""
