@@ -108,7 +108,7 @@ class QuotaAccount(Struct, frozen=True):
             {} if quota.lending is None else nominal_of(quota.lending, hard),
             vendors.memory_units,
             None if quota.budget is None else TimeBudget.of(quota, hard),
-            None if quota.per is None else Subjects.read(quota, quota.per, hard, rounded),
+            None if quota.per is None else Subjects.read(quota, quota.per, hard),
             schedule=schedule,
             held=held,
             unshared=unshared,

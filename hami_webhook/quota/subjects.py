@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -20,6 +20,7 @@ from hami_webhook.kube.message_text import quoted
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quota_fields import PerSubject
 from hami_webhook.kube.stamps import SUBMITTED_BY, SUBMITTED_BY_GROUPS, groups_in
+from hami_webhook.quota.amounts import rounded
 
 SUBJECT_USE = "hami.io/quota-subject-use"
 """What every subject uses, exact: `status.subjectUse`."""
@@ -42,12 +43,6 @@ _LONGEST_PLAIN = 60
 Amounts = Mapping[str, int]
 Use = Mapping[str, Amounts]
 """What subjects use, by key, as the quota counts it; those that use nothing are left out."""
-
-
-class Rounded(Protocol):
-    """Reads amounts as integers."""
-
-    def __call__(self, written: Mapping[str, Any], keys: Iterable[str], *, up: bool) -> dict[str, int]: ...
 
 
 def subject_of(per: PerSubject, pod: Pod) -> str:
@@ -120,7 +115,7 @@ class Subjects(Struct, frozen=True):
     used: Use = {}
 
     @classmethod
-    def read(cls, quota: ResourceQuota, per: PerSubject, hard: Amounts, rounded: Rounded) -> Subjects:
+    def read(cls, quota: ResourceQuota, per: PerSubject, hard: Amounts) -> Subjects:
         """The subjects of a quota, by keys of `hard` and in its terms."""
 
         def amounts(written: Mapping[str, Any]) -> dict[str, int]:

@@ -6,7 +6,7 @@ Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -73,16 +73,6 @@ class NodeRank(Struct, frozen=True, gc=False):
     node: str
     score: float
     links: tuple[int, ...] = ()
-
-
-class NodeScore(Protocol):
-    """A fitting node with its score."""
-
-    @property
-    def node(self) -> str: ...
-
-    @property
-    def score(self) -> float: ...
 
 
 def node_rank(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> NodeRank:
@@ -204,7 +194,7 @@ def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
     return next(row[vendor] for row in fit.rows if vendor in row)
 
 
-def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:
+def success_message(chosen: NodeRank, fits: Sequence[NodeRank], candidates: int) -> str:
     """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last; the first only if all have room.
 
     `fits` has the best one first.
@@ -222,7 +212,7 @@ def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: in
     return f"{start}{','.join(reversed(scores))})"
 
 
-def _score(each: NodeScore) -> str:
+def _score(each: NodeRank) -> str:
     return f"{each.node}:{each.score:.2f}"
 
 

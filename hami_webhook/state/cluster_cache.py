@@ -20,6 +20,7 @@ from hami_webhook.devices.model import Device, NodeView, Usage
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
@@ -31,8 +32,6 @@ from hami_webhook.state.node_cache import NodeCache, Problem
 from hami_webhook.state.node_entry import NodeEntry
 from hami_webhook.state.pod_allocations import (
     CardKey,
-    ClaimedCards,
-    NoClaims,
     PodAllocation,
     PodShare,
     shares,
@@ -56,10 +55,10 @@ class ClusterCache(NodeCache):
         *,
         placement_ttl: float = 300.0,
         zone: tzinfo | None = None,
-        claimed: ClaimedCards | None = None,
+        claimed: ClaimCache | None = None,
     ) -> None:
         super().__init__(vendors, zone)
-        self.claimed = claimed or NoClaims()
+        self.claimed = claimed or ClaimCache(())
         self.placement_ttl = placement_ttl
         self._pods: dict[str, Pod] = {}
         self.by_namespace = PodsByNamespace()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,21 +76,6 @@ def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[CardKey]
         for card, parts in of_card.items()
         if parts
     }
-
-
-class ClaimedCards(Protocol):
-    """What ResourceClaims hold of cards."""
-
-    def on(self, node: str) -> Mapping[CardKey, tuple[PodUsage, ...]]:
-        """Return what claims hold of a node's devices, by vendor and UUID, in the form of pods' usage."""
-        ...
-
-
-class NoClaims:
-    """No claims are known."""
-
-    def on(self, node: str) -> Mapping[CardKey, tuple[PodUsage, ...]]:
-        return {}
 
 
 def with_claimed(

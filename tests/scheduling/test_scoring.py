@@ -187,7 +187,7 @@ def test_scores_that_differ_by_less_than_a_millionth_are_equal(
 
 
 def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> None:
-    fits = [scored("b", 3.456), scored("a", 2), scored("c", 0)]
+    fits = [NodeRank("b", 3.456), NodeRank("a", 2), NodeRank("c", 0)]
     assert success_message(fits[0], fits, 5) == ("find fit node(b), 2 nodes not fit, 3 nodes fit(c:0.00,a:2.00,b:3.46)")
     assert success_message(fits[1], fits[1:2], 2) == "find fit node(a), 1 nodes not fit, 1 nodes fit(a:2.00)"
 
