@@ -36,7 +36,8 @@ from hami_webhook.simulate import other_nodes
 from hami_webhook.simulate.manifests import ReadingRules, SimulationFiles, pods_of, read_simulation_files
 from hami_webhook.simulate.node_flags import NodeChange, replay_hours, time_of
 from hami_webhook.simulate.other_nodes import template_of
-from hami_webhook.simulate.replay import replayed, without_pods
+from hami_webhook.simulate.replay import without_pods
+from hami_webhook.simulate.replay_report import replayed
 from hami_webhook.simulate.results import Result, show
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
 from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, without_control_characters

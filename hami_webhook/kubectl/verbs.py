@@ -204,7 +204,8 @@ def _replay(
 ) -> CommandResult:
     from hami_webhook.simulate.manifests import ReadingRules
     from hami_webhook.simulate.other_nodes import template_of
-    from hami_webhook.simulate.replay import replayed, without_pods
+    from hami_webhook.simulate.replay import without_pods
+    from hami_webhook.simulate.replay_report import replayed
     from hami_webhook.usage.recorded_pods import read_record
 
     require(cluster, Kind.NODES)

@@ -47,9 +47,9 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.lending import lending_faults, min_runtime
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.server.app import application, review_routes
+from hami_webhook.server.extender_app import ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import RequestMetrics
-from hami_webhook.server.roles.extender import ExtenderApp
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.workload_file import parse_workload_table
 from hami_webhook.state.cluster_cache import ClusterCache

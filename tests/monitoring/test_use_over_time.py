@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_webhook.kubectl.advise import ContainerHistory, read_history
+from hami_webhook.usage.history import ContainerHistory, read_history
 
 from .promtool import with_promtool
 from .recorded import recorded

@@ -22,10 +22,10 @@ from hami_webhook import pki
 from hami_webhook.config import ConfigError
 from hami_webhook.config.settings import Settings
 from hami_webhook.scheduling.extender import Extender
+from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.request_metrics import RequestMetrics, new_registry
-from hami_webhook.server.roles.extender import MAX_BODY, ExtenderApp
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 from .serving import certificates, served, settings_of, trusting

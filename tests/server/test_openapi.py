@@ -27,7 +27,7 @@ from hami_webhook.scheduling.protocol import (
 )
 from hami_webhook.server import run
 from hami_webhook.server.app import application
-from hami_webhook.server.roles.extender import ExtenderApp
+from hami_webhook.server.extender_app import ExtenderApp
 
 from .serving import served
 

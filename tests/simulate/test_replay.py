@@ -19,7 +19,8 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate import replay as module
 from hami_webhook.simulate.node_flags import AddedNodes, NodeChange
-from hami_webhook.simulate.replay import Replay, ReplayReport, Start, replayed, without_pods
+from hami_webhook.simulate.replay import Replay, Start, without_pods
+from hami_webhook.simulate.replay_report import ReplayReport, replayed
 from hami_webhook.simulate.simulation import Simulation, simulation_options
 from hami_webhook.terminal import UsageError
 from hami_webhook.usage.recorded_pods import Record, RecordedContainer, RecordedPod

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from http_server import http_server
 
-from hami_webhook.kubectl.advise import ContainerHistory, read_history
 from hami_webhook.prometheus import PrometheusError
+from hami_webhook.usage.history import ContainerHistory, read_history
 
 MIB = 1 << 20
 WEEK = 7 * 86400
