@@ -269,7 +269,7 @@ def test_a_mig_card_may_have_no_profiles(value: object) -> None:
     ],
 )
 def test_a_bad_mig_profile_makes_the_registration_unusable(value: object) -> None:
-    with pytest.raises(RegistrationError):
+    with pytest.raises(RegistrationError, match=r"^card GPU-m: migProfiles\b"):
         read_profiles(with_profiles(value))
 
 
@@ -355,19 +355,19 @@ def test_rows_are_decoded_with_empty_slots_and_legacy_forms(text: str, rows: lis
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("entry", "why"),
     [
-        "a,NVIDIA,3000:;",
-        "a,b:;",
-        "a,N,x,0:;",
-        "a,N,0,x:;",
-        "a,N,-1,0:;",
-        "a,N,9999999999,0:;",
+        ("a,NVIDIA,3000", "has 3 fields, at least 4 are needed"),
+        ("a,b", "has 2 fields, at least 4 are needed"),
+        ("a,N,x,0", "memory 'x' is not a whole number"),
+        ("a,N,0,x", "cores 'x' is not a whole number"),
+        ("a,N,-1,0", "memory '-1' is not a whole number"),
+        ("a,N,9999999999,0", "memory '9999999999' is not a whole number"),
     ],
 )
-def test_one_bad_entry_makes_the_record_unreadable(text: str) -> None:
-    with pytest.raises(BadAnnotation):
-        decode_pod_devices(f"{encode_pod_devices([[E1]])}{text}")
+def test_one_bad_entry_makes_the_record_unreadable(entry: str, why: str) -> None:
+    with pytest.raises(BadAnnotation, match=f"{why}$"):
+        decode_pod_devices(f"{encode_pod_devices([[E1]])}{entry}:;")
 
 
 words = st.text(st.characters(codec="utf-8", exclude_characters=",:;[", categories=["L", "N", "P", "Z"])).map(str.strip)

@@ -55,6 +55,12 @@ def test_unreadable_scores_are_ignored_with_a_warning_and_the_node_stays(scores:
     assert chosen(pod(container(gpu=2), policy="topology-aware"), view(on)) == "b a"
 
 
+def test_cards_in_mig_mode_without_profiles_are_told_and_left_out() -> None:
+    on = node(mig_card("m", []), mig_card("n"), card("h", mode="hami-core"), scores={})
+    assert registered(on).warnings == ("cards in MIG mode without profiles can't be used: m",)
+    assert chosen(pod(one(mem=5), annotations={"nvidia.com/vgpu-mode": "mig"}), view(on)) == "n"
+
+
 @pytest.mark.parametrize(
     ("cordon", "answer"),
     [
