@@ -283,8 +283,8 @@ class Ascend(Vendor):
         self.modules = WholeModules(splits=not chip.super_pod)
         self.nodes_are_soft = section.nodes_are_soft
         self.runtime_class_name = chip.runtime_class_name or section.runtime_class_name
-        self.any_npu = tuple(each.resource_name for each in section.configs if each.resource_name)
-        self.any_core = tuple(each.resource_core_name for each in section.configs if each.resource_core_name)
+        self.any_npu = tuple(each.resource_name for each in section.configs)
+        self.any_core = tuple(each.resource_core_name for each in section.configs)
         self.touches_every_container = section.overwrite_env or any(each.overwrite_env for each in section.configs)
 
     # admission (docs/spec/ascend.md#5)
