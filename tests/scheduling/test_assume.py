@@ -143,56 +143,6 @@ def test_a_card_is_never_counted_twice_nor_lost(sequence: list[tuple[str, str, s
         assert (state.pod(uid) is None) is (truth.stored is None)
 
 
-def test_an_older_event_never_drops_a_held_card() -> None:
-    state = empty()
-    state.set_pod(bare(), NOW)
-    state.assume(carrying(bare(), notes_of("G", 0)), NOW)
-    for late in (bare(), replace(bare(), labels={"a": "b"}), carrying(bare(), notes_of("H", -9))):
-        state.set_pod(late, NOW)
-        assert usage(state) == {"G": (1, 1000, 10), "H": (0, 0, 0)}
-
-
-def test_once_the_event_shows_the_placement_the_events_are_believed() -> None:
-    state = empty()
-    state.assume(carrying(bare(), notes_of("G", 0)), NOW)
-    state.set_pod(carrying(bare(), notes_of("G", 0)), NOW)
-    state.set_pod(carrying(bare(), notes_of("H", 1)), NOW)
-    assert usage(state) == {"G": (0, 0, 0), "H": (1, 1000, 10)}, "another scheduler placed it"
-
-
-def test_what_a_bound_pod_shows_is_what_counts() -> None:
-    state = empty()
-    state.assume(carrying(bare(), notes_of("G", 0)), NOW)
-    state.set_pod(carrying(bare(), notes_of("H", 1), "n"), NOW)
-    state.forget("1", NOW)
-    assert usage(state) == {"G": (0, 0, 0), "H": (1, 1000, 10)}
-
-
-def test_what_was_forgotten_stays_forgotten_when_its_late_event_shows_it() -> None:
-    state = empty()
-    state.set_pod(bare(), NOW)
-    state.assume(carrying(bare(), notes_of("G", 0)), NOW)
-    state.forget("1", NOW)
-    known = state.pod("1")
-    assert known is not None
-    assert known.annotations == {}, "the quota is told nothing of it either"
-    for late in (bare(), carrying(bare(), notes_of("G", 0)), carrying(bare(), {**notes_of("G", 0), **PHASE})):
-        state.set_pod(late, NOW)
-        assert usage(state) == NONE
-
-
-def test_of_several_placements_given_up_none_comes_back() -> None:
-    state = empty()
-    for second in range(3):
-        state.assume(carrying(bare(), notes_of("G", second)), NOW)
-        state.forget("1", NOW)
-    for second in range(3):
-        state.set_pod(carrying(bare(), notes_of("G", second)), NOW)
-        assert usage(state) == NONE
-    state.set_pod(carrying(bare(), notes_of("G", 7)), NOW)
-    assert usage(state)["G"] == (1, 1000, 10), "written by somebody else"
-
-
 def test_a_pod_that_is_gone_does_not_come_back_with_a_late_answer() -> None:
     state = empty()
     state.set_pod(bare(), NOW)

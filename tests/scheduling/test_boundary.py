@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from builders import card, node, pod
-from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.rules import DeviceBounds, PolicyRule, PolicyRules
@@ -87,15 +86,6 @@ async def test_a_list_of_commas_opens_no_boundary(mode: str, denied: str) -> Non
     env.rules, env.namespaces["default"] = DENIED_B[denied]
     await env.add(NODE, pod("p", gpu=1, mem=1000, annotations={USE: " , "}))
     assert (await env.filter("p", "n"))["NodeNames"] is None
-
-
-@both
-async def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
-    env = ExtenderEnv(mode)
-    env.rules = rules("no-c", deny_uuids=("C",))
-    cards = [card(uuid, 8000) for uuid in "ABC"]
-    await env.add(node("n", *cards), pod("p", gpu=1, mem=1000, annotations={NOUSE: "B"}))
-    assert await scheduled(env, mode) == "A"
 
 
 @both
@@ -229,14 +219,6 @@ async def test_a_place_that_was_found_before_policy_changed_is_not_remembered() 
     assert (await env.placed(pod("q", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("A,")
     env.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
     assert await env.refused(pod("r", gpu=1, mem=1000)) == {"n": "2/2 CardUuidMismatch"}
-
-
-def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
-    rule = PolicyRule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
-    incoming = Pod.from_object(pod("p", gpu=1, mem=1000, namespace="default"))
-    there = replace(incoming, namespace="team-b")
-    assert bounded(incoming, Namespace("default", {}, {}), PolicyRules((rule,))).pod is incoming
-    assert bounded(there, Namespace("team-b", {}, {}), PolicyRules((rule,))).pod.annotations == {NOUSE: "B"}
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from builders import bound_pod, card, container, node, pod, quota
-from quota.objects import creation
+from builders import bound_pod, card, container, node, pod
 
-from hami_webhook.admission.denial import Denied
-from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import Kind
-from hami_webhook.core_options import Options
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 
-from .placer_env import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, PlacerEnv
+from .placer_env import ALLOCATED, MEM, VENDORS, PlacerEnv
 
 
 async def test_c_containers_without_cards_keep_their_slots() -> None:
@@ -64,34 +57,6 @@ async def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_fi
     assert env.used("n", "G")[1] == debit_of(env, "p") == peak
     await finish_init(env, "p", "init")
     assert env.used("n", "G")[1] == debit_of(env, "p") == 12000
-
-
-FOUR = node("n", card("m2", 2000), card("m8", 8000), card("m4", 4000), card("m6", 6000))
-
-
-async def admitted(env: PlacerEnv, raw: dict[str, Any]) -> None:
-    """Send the pod through `/validate`; raises `Denied`."""
-    core = Core(env.cluster, VENDORS, Options(), clock=lambda: env.now)
-    for kind in (Kind.NAMESPACES, Kind.NODES):
-        for obj in env.cluster.peek_all(kind):
-            core.caches.put(kind, obj)
-    await core.admission.validate(creation("p", raw, namespace="default"))
-
-
-async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:
-    env = PlacerEnv()
-    await env.add(FOUR, quota("q", cores=200, mem=4000, used={}))
-    fitting, too_large = pod("p", gpu=2, mem=2000, cores=100), pod("q", gpu=2, mem=3000, cores=60)
-    with pytest.raises(Denied) as refusal:
-        await admitted(env, too_large)
-    assert refusal.value.code == 403
-    assert refusal.value.message == (
-        "exceeding resource quota: exceeded quota: q, requested: limits.nvidia.com/gpumem=6000, "
-        "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=4000"
-        " (memory: 5.9Gi requested, 0Mi used, 3.9Gi limited)"
-    )
-    await env.placed(fitting)
-    assert dict(charge_of(env.read("p"), VENDORS, env.state.capacity, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
 
 
 async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:

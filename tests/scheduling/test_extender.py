@@ -160,17 +160,6 @@ async def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error
         assert env.used("n", "G") == kept
 
 
-@both
-async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
-    env = ExtenderEnv(mode, patience=0)
-    env.now = AT_1506
-    await env.add(node("n", card("G", 8000)), pod("p1", gpu=1, mem=1000, namespace="a"))
-    await env.filter("p1", "n", namespace="a")
-    await env.lock("n", LOCKED)
-    assert await env.bind("p1", "n", namespace="a") == ""
-    assert env._lock("n") == "2026-01-02T15:06:00Z,a,p1"
-
-
 @pytest.mark.parametrize(
     ("body", "error"),
     [

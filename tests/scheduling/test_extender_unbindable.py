@@ -57,11 +57,6 @@ async def bind_elsewhere(env: Recorded) -> None:
     await env.cluster.bind("default", "p", env.read("p").uid, "b")
 
 
-async def place_elsewhere(env: Recorded) -> None:
-    notes = {"hami.io/vgpu-node": "b", ALLOCATED: "B,NVIDIA,1000,0:;"}
-    await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, "default")
-
-
 async def leave(env: Recorded) -> None:
     pass
 
@@ -71,6 +66,7 @@ CASES: dict[str, tuple[Change, JSON, str]] = {
     "unknown node": (leave, {"Node": "ghost"}, 'node "ghost" not found'),
     "another UID": (leave, {"PodUID": "forged"}, 'pod "p" is another one by now: its UID is '),
     "unknown pod": (leave, {"PodName": "q"}, 'pod "q" not found'),
+    "another namespace": (leave, {"PodNamespace": "elsewhere"}, 'pod "p" not found'),
     "already bound": (bind_elsewhere, {}, "pod default/p is bound to b already"),
     "terminating": (delete, {}, "pod default/p is being deleted, cannot be assigned to a host"),
     "ended": (end, {}, "pod default/p has ended: its phase is Failed"),
@@ -110,11 +106,14 @@ async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mo
     binding = decode_binding(asked)
     assert isinstance(binding, Binding)
     del env.writes[:]
+    held = (env.used("a", "A"), env.used("b", "B"), env.queue.times_freed)
     assert (await env.extender.bind(binding)).startswith(error)
     assert env.writes == [] or (not known and env.writes == ["patch", "bind", "patch"])
     assert env.read("p").node_name in ("", "b")
     assert ALLOCATED not in env.read("p").annotations
     assert env._lock("a") is None
+    if change is leave:
+        assert (env.used("a", "A"), env.used("b", "B"), env.queue.times_freed) == held
 
 
 @both
@@ -127,23 +126,6 @@ async def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: s
     await env.filter("p", "a")
     assert await env.bind("p", "a") == ""
     assert env.read("p").node_name == "a"
-
-
-async def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
-    env = Recorded("single")
-    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
-    await place_elsewhere(env)
-    env.hear("p")
-    del env.writes[:]
-    assert await env.bind("p", "a") == "pod default/p was placed on b, not on a"
-    assert env.writes == []
-
-
-async def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
-    env = Recorded("cooperative")
-    await env.add(node("a", card("A", 500)), pod("p", gpu=1, mem=1000))
-    assert "can't take the pod any longer" in await env.bind("p", "a")
-    assert env.writes == []
 
 
 @both

@@ -48,20 +48,6 @@ async def test_a_namespace_with_many_pods_holds_another_up_by_one() -> None:
         task.cancel()
 
 
-async def test_who_always_comes_again_does_not_go_before_who_waits() -> None:
-    waiters = Waiters()
-    for namespace in "abc":
-        waiters.come(namespace)
-    await turns()
-    for _ in range(9):
-        waiters.come(waiters.had[-1][0])
-        waiters.go_on.release()
-        await turns()
-    assert "".join(namespace for namespace, _ in waiters.had) == "abcabcabca"
-    for task in waiters.tasks.values():
-        task.cancel()
-
-
 STEPS = st.lists(st.one_of(st.sampled_from("abcd"), st.just("next"), st.integers(0, 30)), max_size=60)
 
 

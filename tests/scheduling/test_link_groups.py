@@ -62,24 +62,6 @@ def placed(gpus: int, *objects: JSON, notes: dict[str, str] = TOPOLOGY) -> tuple
     return asyncio.run(scenario())
 
 
-# the three trials
-
-
-def test_a_pod_of_four_cards_goes_to_the_node_with_nvlink_not_to_the_one_with_pcie_alone() -> None:
-    assert placed(4, grouped("a-pcie", 1, 1, 1, 1), grouped("b-nvlink", 8)) == ("b-nvlink", {4, 5, 6, 7})
-
-
-@pytest.mark.parametrize(("four", "eight"), [("a", "b"), ("b", "a")])
-def test_of_a_free_group_of_four_and_one_of_eight_the_four_is_taken_whatever_the_names(four: str, eight: str) -> None:
-    assert placed(4, grouped(four, 4, 4), grouped(eight, 8))[0] == four
-    half_free = [grouped(four, 8), taken(four, range(4)), grouped(eight, 8)]
-    assert placed(4, *half_free) == (four, {4, 5, 6, 7})
-
-
-def test_two_cards_on_groups_of_two_and_four_leave_the_four_whole() -> None:
-    assert placed(2, grouped("n", 2, 4)) == ("n", {0, 1})
-
-
 @pytest.mark.parametrize("sizes", [(2, 2, 4), (4, 2, 2)])
 def test_of_numa_nodes_that_are_linked_as_well_one_whose_groups_are_used_up_is_taken(sizes: tuple[int, ...]) -> None:
     found = grouped("n", *sizes)
@@ -89,19 +71,6 @@ def test_of_numa_nodes_that_are_linked_as_well_one_whose_groups_are_used_up_is_t
     bound = {**TOPOLOGY, "nvidia.com/numa-bind": "true"}
     of_two = {place for place in range(8) if (place < 4) == (sizes[0] == 2)}
     assert placed(2, found, notes=bound)[1] < of_two
-
-
-# more of the release notes
-
-
-def test_a_single_card_comes_from_outside_any_group_on_whatever_node() -> None:
-    assert placed(1, grouped("a", 4), grouped("b", 8, 1)) == ("b", {8})
-    assert placed(1, grouped("a", 8), grouped("b", 2)) == ("b", {1})
-
-
-def test_the_pods_own_node_policy_goes_before_links() -> None:
-    nodes = [grouped("a-pcie", 1, 1, 1, 1), grouped("b-nvlink", 8), taken("b-nvlink", [0])]
-    assert placed(4, *nodes, notes={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"})[0] == "a-pcie"
 
 
 # against brute force

@@ -14,7 +14,7 @@ from builders import pod
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.node_locks import LOCK, LockContended
+from hami_webhook.scheduling.node_locks import LOCK
 
 from .extender_env import turns
 from .placer_env import NOW
@@ -215,11 +215,3 @@ async def test_what_is_known_of_a_node_goes_with_it() -> None:
     env.shown, env.holders = None, []
     env.locks.node_changed("n")
     assert not any((env.locks._taken, env.locks._others, env.locks._last_bind, env.locks._changes))
-
-
-async def test_a_lock_that_stays_another_s_is_not_waited_for_for_ever() -> None:
-    env = LockEnv(patience=1, pods_on=lambda node: [])
-    await env.open(f"{at(0)},a,lives", "lives")
-    env.shown = env.value()
-    with pytest.raises(LockContended):
-        await env.take(a_pod("p"))

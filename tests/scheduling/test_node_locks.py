@@ -184,25 +184,6 @@ async def test_while_the_cache_shows_the_lock_the_api_server_is_asked_every_five
     assert gets[0] <= 2 * 2, "the node and the holder"
 
 
-async def test_first_come_first_served() -> None:
-    env = LockEnv()
-    await env.open()
-    served: list[str] = []
-
-    async def bind(name: str) -> None:
-        async with env.locks.turn("n") as deadline:
-            await env.locks.take("n", a_pod(name), deadline)
-            served.append(name)
-            await asyncio.sleep(0)
-            await env.locks.release("n", a_pod(name))
-
-    names = [f"p{number}" for number in range(20)]
-    await asyncio.gather(*(bind(name) for name in names))
-    assert served == names
-    assert not env.locks._queues
-    assert not env.locks._waiting
-
-
 async def test_the_namespaces_take_turns() -> None:
     """A tenant's many pods hold another one's up by one."""
     env = LockEnv()
@@ -272,21 +253,6 @@ async def test_a_conflict_is_tried_again_five_times_in_all() -> None:
     with pytest.raises(Conflict):
         await env.take(a_pod("p"))
     assert env.value() is None
-
-
-async def test_of_two_processes_one_has_the_lock() -> None:
-    env = LockEnv(0)
-    await env.open(None, "lives")
-
-    async def another(step: str) -> None:
-        if step == "patch:before":
-            env.cluster.pause = None
-            await env.write(f"{at(0)},a,lives")
-
-    env.cluster.pause = another
-    with pytest.raises(LockContended):
-        await env.take(a_pod("p"))
-    assert env.value() == f"{at(0)},a,lives"
 
 
 async def test_whether_the_holder_lives_must_be_known() -> None:

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
 from hami_webhook.scheduling.placer import Placement
 
-from .placer_env import ALLOCATED, GPU, MEM, NOW, VENDORS, PlacerEnv
+from .placer_env import ALLOCATED, MEM, NOW, VENDORS, PlacerEnv
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
@@ -152,15 +152,6 @@ async def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew()
     assert env.used("n", "G") == (1, 8000, 100), "the new placement is young"
 
 
-async def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> None:
-    env = PlacerEnv()
-    await env.add(node("n", card("G", 8000)))
-    await env.assumed(pod("p", gpu=1, mem=8000, cores=100))
-    assert await env.refused(pod("q", gpu=1, mem=8000, cores=100)) == {"n": "1/1 CardInsufficientMemory"}
-    env.now += 300
-    await env.placed(pod("q", gpu=1, mem=8000, cores=100))
-
-
 async def test_a_bound_pod_is_never_placed_again() -> None:
     env = PlacerEnv()
     await env.add(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,4000,0:;"))
@@ -178,17 +169,6 @@ async def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
         ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
         ("Warning", "PolicyIgnored", "topology-aware is blind on 1 node without pair scores(a)"),
     ]
-
-
-async def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is_written() -> None:
-    env = PlacerEnv()
-    declared = {GPU: 1, MEM: 4000}
-    # another pod's placement on S makes L the fuller node, so binpack prefers it
-    await env.add(node("l", card("L", 24000)), node("s", card("S", 8000)), quota("q", gpu=4, mem=20000, used=declared))
-    await env.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
-    placement = await env.placed(pod("p", gpu=1, percent=50))
-    assert placement.node == "l"
-    assert env.quota_used() == {GPU: "1", MEM: "12k"}
 
 
 async def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
@@ -212,31 +192,6 @@ async def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
         ("Normal", "BindingSucceed", "Successfully binding node [s] to default/p"),
     ]
     assert env.quota_used() == {MEM: "9k"}
-
-
-async def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> None:
-    env = PlacerEnv()
-    await env.add(node("l", card("L", 24000), card("M", 24000)), quota("q", mem=25000, used={MEM: 12000}))
-
-    async def spend(step: str) -> None:
-        if step == "get:before":
-            env.cluster.pause = None
-            patch = {"spec": {"hard": {MEM: "100"}}}
-            await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
-
-    wants = pod("p", gpu=1, percent=60, annotations={"hami.io/vgpu-mode": "x"})
-    await env.add(wants)
-    # what the pod is charged inside used is a floor remembered in the ledger, smaller than the placement
-    uid = env.read("p").uid
-    ledger = {uid: {"s": "waiting", "t": int(NOW), "c": {MEM: 1000}}}
-    patch = {"metadata": {"annotations": {"hami.io/quota-ledger": json.dumps(ledger)}}}
-    await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
-    env.cluster.pause = spend
-    assert await env.refused(wants) == {"l": "2/2 ResourceQuotaNotFit"}
-    assert [message for _, _, message in env.events("p")] == [
-        "1 nodes ResourceQuotaNotFit(l)",
-        "no available node, 1 nodes do not meet",
-    ]
 
 
 async def growing(env: PlacerEnv) -> None:

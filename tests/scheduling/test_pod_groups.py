@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from typing import Any
 
@@ -108,32 +107,28 @@ async def test_it_waits_for_the_members_that_are_not_ready(mode: str) -> None:
 
 
 @both
-@pytest.mark.parametrize(("phase", "placed"), [("Succeeded", True), ("Failed", False)])
-async def test_members_that_succeeded_are_ready_and_those_that_failed_are_awaited(
-    mode: str, phase: str, placed: bool
+@pytest.mark.parametrize(
+    ("phase", "job", "drained", "placed"),
+    [
+        ("Succeeded", "", False, True),
+        ("Failed", "", False, False),
+        ("Succeeded", "1", True, True),
+        ("Succeeded", "2", True, False),
+    ],
+    ids=["succeeded", "failed", "a drain deleted it", "of another run"],
+)
+async def test_members_that_succeeded_are_ready_and_others_that_ended_are_awaited(
+    mode: str, phase: str, job: str, drained: bool, placed: bool
 ) -> None:
+    """One of a Job counts though a drain deleted it."""
     env = ExtenderEnv(mode)
-    ended = member("a", "train", 2, nodeName="n0")
-    ended["status"] = {"phase": phase}
-    await env.add(*nodes(1, 8), ended, member("b", "train", 2))
-    answer = await env.filter("b", "n0")
-    if placed:
-        assert answer["NodeNames"] == ["n0"]
-    else:
-        assert reasons(answer) == {"1 of 2 pods of pod group train are ready to be placed"}
-
-
-@both
-@pytest.mark.parametrize(("job", "placed"), [("1", True), ("2", False)])
-async def test_a_member_that_succeeded_counts_though_a_drain_deleted_it(mode: str, job: str, placed: bool) -> None:
-    env = ExtenderEnv(mode)
-    ended = member("a", "train", 2, nodeName="n0")
-    ended["status"] = {"phase": "Succeeded"}
-    again = member("b", "train", 2)
-    for each, run in ((ended, "1"), (again, job)):
-        each["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] = run
+    ended, again = member("a", "train", 2, nodeName="n0", status={"phase": phase}), member("b", "train", 2)
+    if job:
+        for each, run in ((ended, "1"), (again, job)):
+            each["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] = run
     await env.add(*nodes(1, 8), ended, again)
-    env.state.remove_pod(env.read("a").uid)
+    if drained:
+        env.state.remove_pod(env.read("a").uid)
     answer = await env.filter("b", "n0")
     if placed:
         assert answer["NodeNames"] == ["n0"]
@@ -323,36 +318,6 @@ def assert_none_sold_twice(env: ExtenderEnv) -> None:
     for view in env.state.views():
         for device in view.inventories["NVIDIA"].devices:
             assert view.used("NVIDIA", device.uuid).cores <= 100
-
-
-@both
-async def test_two_groups_that_each_need_more_than_half_finish_one_after_the_other(mode: str) -> None:
-    env = ExtenderEnv(mode)
-    await env.add(*nodes(3, 2))
-    order = random.Random(3)
-    names = await group(env, "a", 4) + await group(env, "b", 4)
-    running: set[str] = set()
-    finished: list[str] = []
-    for _ in range(200):
-        waiting = [name for name in names if name not in running and name[0] not in finished]
-        if not waiting:
-            break
-        name = order.choice(waiting)
-        left = (await env.filter(name, "n0", "n1", "n2"))["NodeNames"]
-        if left:
-            await env.lock(left[0], None)
-            assert await env.bind(name, left[0]) == ""
-            env.hear(name)
-            running.add(name)
-        assert len({each[0] for each in running}) < 2, "both in part"
-        if len(running) == 4:
-            for each in running:
-                ended = await env.cluster.patch_status(Kind.PODS, each, {"status": {"phase": "Succeeded"}}, "default")
-                assert ended
-                env.hear(each)
-            finished.append(next(iter(running))[0])
-            running.clear()
-    assert sorted(finished) == ["a", "b"]
 
 
 async def test_filters_at_the_same_time_search_once() -> None:

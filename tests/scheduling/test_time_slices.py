@@ -88,18 +88,3 @@ async def test_a_node_that_fills_meanwhile_is_not_chosen() -> None:
     assert isinstance(found, CycleState)
     assert found.best is not None
     assert (found.best.node, "a" in found.filtered.failed) == ("b", True)
-
-
-async def test_where_all_nodes_fill_meanwhile_there_is_no_choice() -> None:
-    env = await env_of("a", "b")
-    placer = Placer(Handle(env.cluster, env.state, VENDORS, lambda: NOW), slices=after_every_node)
-    await env.add(pod("p", gpu=1))
-
-    async def others() -> None:
-        for name in "ab":
-            held = bound_pod(f"on-{name}", name, f"GPU-{name},NVIDIA,40960,100:;", uid=name)
-            env.state.set_pod(Pod.from_object(held), NOW)
-
-    found, _ = await asyncio.gather(placer.consider(env.read("p"), ["a", "b"], [], choose=True), others())
-    assert isinstance(found, CycleState)
-    assert (found.best, list(found.filtered.fits)) == (None, [])

@@ -16,11 +16,10 @@ from hami_webhook.devices.model import Inventory, NodeView, Rows
 from hami_webhook.devices.registry import VendorFaults
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import charge_of, price_pending
-from hami_webhook.scheduling.placer import Unschedulable
 from hami_webhook.state.cluster_cache import ClusterCache
 
 from .extender_env import MODES, ExtenderEnv, args
-from .placer_env import NOW, VENDORS, PlacerEnv
+from .placer_env import NOW, VENDORS
 
 TRAP = "trap"
 """The UUID of the card over which the rules fail."""
@@ -203,18 +202,6 @@ def test_explain_says_that_it_is_ours(bad_check: Check) -> None:
         INTERNAL,
         "hami-webhook failed on this node; its log says why",
     )
-
-
-@pytest.mark.vendor_faults
-async def test_simulations_and_the_demo_place_the_pod_elsewhere(bad_check: Check) -> None:
-    env = PlacerEnv()
-    await env.add(*NODES)
-    placed = await env.placed(pod("p", gpu=1, mem=1000))
-    assert (placed.node, {name: str(why) for name, why in placed.failed.items()}) == ("good", {"bad": INTERNAL})
-    found = await env.place(pod("q", gpu=1, mem=1000), ["bad"])
-    assert isinstance(found, Unschedulable)
-    notes = [message for _, reason, message in env.events("q") if reason == "FilteringFailed"]
-    assert notes == [f"1 nodes {INTERNAL}(bad)", "no available node, 1 nodes do not meet"]
 
 
 @pytest.mark.vendor_faults
