@@ -103,3 +103,8 @@ async def test_a_quota_whose_pods_take_long_to_list_is_recomputed_a_fifth_of_the
         env.now += 0.1
         await env.create(pod("r", namespace=B, gpu=1, mem=600))
         assert lists.times == 2 * NAMESPACES
+        await env.delete("r", namespace=B)
+        await env.drain()
+        env.now += 60
+        await env.create(pod("s", namespace=B, gpu=1, mem=600))
+        assert lists.times == 3 * NAMESPACES

@@ -101,32 +101,23 @@ async def test_a_pod_is_charged_what_its_claims_will_cost_at_least(requests: JSO
         assert team.used() == expected
 
 
-async def test_nobody_gets_more_by_amounts_that_nothing_has() -> None:
-    async with Cluster(quota(gpu=1000, mem=100000)) as team:
-        await publish(team, huge=spec(exactly(memory="9Ei", count=10**9)))
-        assert (await team.refused(claiming("a", "huge"))).code == 403
+BY_LIMITS: JSON = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
 
 
-async def test_pods_of_drivers_of_others_are_not_charged() -> None:
-    async with Cluster(quota(mem=0, gpu=0)) as team:
-        await publish(team, other=spec(exactly(DRIVER, memory="1Gi")))
-        await team.create(claiming("a", "other"))
-        assert team.ledger() == {}
+def by_both(limits: JSON, *templates: str, uses: str = "") -> JSON:
+    """A pod that asks for cards by limits and by claims."""
+    both = claiming("a", *templates, uses=uses)
+    both["spec"]["containers"][0]["resources"] = {"limits": limits}
+    return both
 
 
 async def test_a_pod_asks_for_cards_of_a_vendor_in_one_way() -> None:
     async with Cluster(quota(mem=100000)) as team:
         await publish(team, t=TEN)
-        both = claiming("a", "t")
-        both["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}
-        refused = await team.refused(both)
+        refused = await team.refused(by_both(BY_LIMITS, "t"))
         assert refused.message == "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both"
-        both["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
-        await team.create(both)
+        await team.create(by_both({"amd.com/gpu": "1"}, "t"))
         assert team.mem() == 10000
-
-
-BY_LIMITS = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}
 
 
 @pytest.mark.parametrize("shown", [True, False], ids=["seen", "not seen yet"])
@@ -136,9 +127,7 @@ async def test_nor_by_limits_and_by_a_claim_that_it_names(*, shown: bool) -> Non
         made = await team.make("c")
         if not shown:
             team.core.caches.drop(Kind.RESOURCE_CLAIMS, made)
-        both = claiming("a", uses="c")
-        both["spec"]["containers"][0]["resources"] = BY_LIMITS
-        refused = await team.refused(both)
+        refused = await team.refused(by_both(BY_LIMITS, uses="c"))
         assert refused.code == 422
         assert refused.message == "cards of NVIDIA are asked for by limits and by ResourceClaims; use one of both"
         assert team.mem() == 10000
@@ -150,18 +139,14 @@ async def test_a_pod_may_name_claims_that_hold_no_card_of_the_vendor(request_of:
     async with Cluster(quota(mem=100000)) as team:
         await publish(team)
         await team.make("c", spec(request_of))
-        both = claiming("a", uses="c")
-        both["spec"]["containers"][0]["resources"] = BY_LIMITS
-        await team.create(both)
+        await team.create(by_both(BY_LIMITS, uses="c"))
         assert team.mem() == 1000
 
 
 async def test_a_claim_that_comes_after_its_pod_is_charged_beside_what_that_has_by_limits() -> None:
     async with Cluster(quota(mem=100000)) as team:
         await publish(team)
-        both = claiming("a", uses="later")
-        both["spec"]["containers"][0]["resources"] = BY_LIMITS
-        await team.create(both)
+        await team.create(by_both(BY_LIMITS, uses="later"))
         await team.make("later")
         await team.run(100)
         assert team.mem() == 11000, "it holds both"
@@ -279,19 +264,6 @@ async def test_a_name_that_a_claim_has_is_refused_as_the_api_server_does_and_cos
         await reviewed(team, "c", "uid-c")  # the same one is reviewed again
 
 
-async def test_a_claim_that_is_deleted_and_made_again_is_charged_once_and_freed_at_once() -> None:
-    """An ordinary day: a tool that replaces its claim."""
-    async with Cluster(quota(mem=15000)) as team:
-        await publish(team)
-        for _ in range(3):
-            await team.make("c")
-            await team.run(5)
-            assert (team.mem(), team.in_flight()) == (10000, {})
-            await team.cluster.delete(Kind.RESOURCE_CLAIMS, "c", TEAM)
-            await team.run(5)
-            assert team.mem() == 0
-
-
 async def test_a_claim_in_use_is_freed_when_its_allocation_goes() -> None:
     async with Cluster(quota(mem=50000)) as team:
         await publish(team)
@@ -372,15 +344,6 @@ async def test_an_allocation_counts_while_it_is_stored_though_its_pod_is_gone(me
         await team.cluster.delete(Kind.RESOURCE_CLAIMS, after["metadata"]["name"], TEAM)
         await team.run(3)
         await team.create(claiming("b", "ten"))
-
-
-async def test_an_allocation_that_is_never_stored_counts_until_its_time_is_up() -> None:
-    async with Cluster(quota(mem=12000)) as team:
-        after = await reviewed_for_a_pod(team, "12000Mi")
-        await team.delete("a")
-        await team.cluster.delete(Kind.RESOURCE_CLAIMS, after["metadata"]["name"], TEAM)
-        await team.run(60)
-        assert (team.mem(), team.ledger()) == (0, {})
 
 
 async def test_while_a_quota_is_above_hard_nothing_is_allocated() -> None:

@@ -139,12 +139,6 @@ async def test_a_charge_reads_once_and_writes_each_quota_once_in_name_order(one:
     assert one.state() == (7, {"u"})
 
 
-@desk({})
-async def test_no_quota_no_write(one: Desk) -> None:
-    assert await one.charger.charge(ask()) == ChargeResult({})
-    assert one.steps == ["list:before"]
-
-
 @pytest.mark.parametrize(("lost", "slept"), [(1, [0.004]), (8, [0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.2, 0.2])])
 def test_lost_races_are_tried_again_after_a_pause(lost: int, slept: list[float]) -> None:
     @desk({"a": 10})
@@ -202,13 +196,6 @@ def test_a_failing_cluster_refuses_and_leaves_nothing(failure: type[ClusterError
     reported()
 
 
-@desk()
-async def test_an_unknown_outcome_is_undone_if_it_took_effect(one: Desk) -> None:
-    one.fail(Unavailable, "patch_status:after", [2])
-    assert isinstance(await one.charger.charge(ask()), Refusal)
-    assert one.state("a") == one.state("b") == (0, set())
-
-
 @desk({"a": 10, "b": 3})
 async def test_a_later_quota_that_refuses_after_a_conflict_undoes_the_earlier(one: Desk) -> None:
     await one.cluster.patch(Kind.RESOURCE_QUOTAS, "b", {"spec": {"hard": {MEM: "10"}}}, TEAM)
@@ -237,35 +224,6 @@ async def test_an_undo_restores_what_stood_there_before(one: Desk) -> None:
     one.trouble = trouble
     assert isinstance(await one.charger.charge(ask()), Refusal)
     assert one.state("a") == one.state("b") == (2, {"u"})
-
-
-@desk()
-async def test_an_undo_that_loses_a_race_is_tried_again(one: Desk) -> None:
-    one.fail(Unavailable, "patch_status:before", [2])
-    failing = one.trouble
-    assert failing is not None
-
-    async def trouble(step: str) -> None:
-        if step == "patch_status:before" and one.steps.count(step) == 3:
-            raise Conflict("another was first")
-        await failing(step)
-
-    one.trouble = trouble
-    assert isinstance(await one.charger.charge(ask()), Refusal)
-    assert one.state("a") == one.state("b") == (0, set())
-
-
-@desk({"a": 3, "b": 10})
-async def test_a_quota_deleted_between_judging_and_writing_no_longer_counts(one: Desk) -> None:
-    await one.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"spec": {"hard": {MEM: "10"}}}, TEAM)
-
-    async def trouble(step: str) -> None:
-        if step == "patch_status:before":
-            one.trouble = None
-            await one.cluster.delete(Kind.RESOURCE_QUOTAS, "a", TEAM)
-
-    one.trouble = trouble
-    assert await one.charger.charge(ask()) == ChargeResult({"b": full(mem=5)})
 
 
 @desk({"a": 10})
@@ -379,28 +337,6 @@ async def test_an_entry_whose_pod_shows_the_same_goes_with_the_next_charge_but_t
         assert one.state() == (5, {"old"})
     await one.charger.charge(ask("new", gpu=1, mem=3))
     assert one.state() == (8, {"new"})
-
-
-@desk()
-async def test_who_gave_up_while_being_charged_is_taken_out_again(one: Desk) -> None:
-    gate = asyncio.Event()
-
-    async def hold(step: str) -> None:
-        if step == "patch_status:after":
-            await gate.wait()
-
-    one.trouble = hold
-    given_up = asyncio.create_task(one.charger.charge(ask()))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert one.state() == (5, {"u"})
-    given_up.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await given_up
-    gate.set()
-    for _ in range(40):
-        await asyncio.sleep(0)
-    assert one.state("a") == one.state("b") == (0, set())
 
 
 @desk({"a": 10})

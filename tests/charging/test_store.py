@@ -124,7 +124,6 @@ def revert(account: QuotaAccount, swap: Swap) -> QuotaAccount:
 
 Stored = dict[str, tuple[int, list[str]]]
 Row = tuple[str, dict[str, str], list[str], object, Stored]
-NOTHING: Stored = {"a": (0, []), "b": (0, [])}
 ONE_EACH: Stored = {"a": (1, []), "b": (1, [])}
 BOTH: Stored = {"a": (5, ["u"]), "b": (5, ["u"])}
 BOTH_AND_ONE = {"a": (6, ["u"]), "b": (6, ["u"])}
@@ -211,16 +210,6 @@ async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
     assert env.calls == [GET, GET, PATCH, PATCH]
 
 
-async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
-    env = StoreEnv()
-    await env.start("stale")
-    await env.take("b", 5)
-    env.calls.clear()
-    with pytest.raises(Rejected, match="b"):
-        await env.store.update(TEAM, charge, retries=RETRIES)
-    assert env.state()["b"] == (6, [])
-
-
 async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_listed() -> None:
     env = StoreEnv()
     await env.start("none", "a")
@@ -259,23 +248,6 @@ async def test_pauses_between_attempts_grow_to_a_bound() -> None:
     await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
     assert env.slept == [0.02, 0.02]
     assert (writes.counts.writes, writes.counts.conflicts) == (3, 2)
-
-
-async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
-    env = StoreEnv()
-    await env.start("fresh")
-
-    async def forever() -> None:
-        await asyncio.Event().wait()
-
-    env.plan = {"patch_status:after 1": forever}
-    writes = Writes()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0):
-            await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
-    assert env.state()["a"] == (5, ["u"])
-    await env.store.undo(TEAM, [(swap, revert) for swap in writes.swaps], RETRIES, writes.counts)
-    assert env.state() == NOTHING
 
 
 async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
