@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -27,6 +28,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.queueing.reclaim import Reclaimer
 from hami_webhook.queueing.releaser import QueueReleaser
+from hami_webhook.quota.accelerator_quota import read_accelerator_quota
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.scheduling.placer import Placement, Unschedulable
@@ -135,6 +138,18 @@ class QuotaEnv:
         """Let a replica's watches show what happens, or not until they are let again."""
         event = self._watched[replica].open
         (event.set if open else event.clear)()
+
+    def api_calls(self) -> Counter[str]:
+        """How often the API server is asked for what from now on, such as `list` and `patch_status`."""
+        calls: Counter[str] = Counter()
+
+        async def pause(step: str) -> None:
+            call, _, when = step.partition(":")
+            if when == "before":
+                calls[call] += 1
+
+        self.cluster.pause = pause
+        return calls
 
     async def _never(self, _: float) -> None:
         await asyncio.Event().wait()
@@ -252,6 +267,15 @@ class QuotaEnv:
         found = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)
         assert found is not None
         return found
+
+    def above(self, name: str = "all") -> JSON:
+        """An AcceleratorQuota, as it is stored."""
+        found = self.cluster.peek(Kind.ACCELERATOR_QUOTAS, name)
+        assert found is not None
+        return found
+
+    def account_above(self, name: str = "all") -> QuotaAccount:
+        return QuotaAccount.read(read_accelerator_quota(self.above(name), {TEAM: {}}), self.vendors)
 
     def used(self, name: str = "gpu-quota") -> dict[str, int]:
         read = account_of(self.quota(name), self.vendors)

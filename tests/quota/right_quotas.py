@@ -14,56 +14,33 @@ RIGHT: dict[str, dict[str, Any]] = {
     "hami": {"hard": {"limits.nvidia.com/gpu": "2", "limits.nvidia.com/gpumem": "3000"}},
     "hami-zh": {"hard": {"limits.nvidia.com/gpu": "2", "limits.nvidia.com/gpumem": "2000"}},
     # Kubernetes: concepts/policy/resource-quotas and tasks/administer-cluster
-    "compute-resources": {
+    "compute": {
         "hard": {
             "requests.cpu": "1",
             "requests.memory": "1Gi",
             "limits.cpu": "2",
             "limits.memory": "2Gi",
             "requests.nvidia.com/gpu": "4",
+            "requests.ephemeral-storage": "2Gi",
         }
     },
-    "object-counts": {
+    "objects": {
         "hard": {
             "configmaps": "10",
             "persistentvolumeclaims": "4",
             "pods": "4",
-            "replicationcontrollers": "20",
-            "secrets": "10",
-            "services": "10",
             "services.loadbalancers": "2",
+            "services.nodeports": "0",
+            "count/deployments.apps": "2",
+            "count/pods": "3",
+            "gold.storageclass.storage.k8s.io/requests.storage": "500Gi",
         }
     },
-    "pods-high": {
-        "hard": {"cpu": "1000", "memory": "200Gi", "pods": "10"},
-        "scopeSelector": _priority("high"),
-    },
+    "pods-high": {"hard": {"cpu": "1000", "memory": "200Gi", "pods": "10"}, "scopeSelector": _priority("high")},
     "pods-cluster-services": {"hard": {}, "scopeSelector": _priority("cluster-services")},
     "disable-cross-namespace-affinity": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [{"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}]},
-    },
-    "mem-cpu-demo": {
-        "hard": {"requests.cpu": "1", "requests.memory": "1Gi", "limits.cpu": "2", "limits.memory": "2Gi"}
-    },
-    "pod-demo": {"hard": {"pods": "2"}},
-    "object-quota-demo": {
-        "hard": {"persistentvolumeclaims": "1", "services.loadbalancers": "2", "services.nodeports": "0"}
-    },
-    "test": {
-        "hard": {
-            "count/deployments.apps": "2",
-            "count/replicasets.apps": "4",
-            "count/pods": "3",
-            "count/secrets": "4",
-        }
-    },
-    "storage-class": {
-        "hard": {
-            "gold.storageclass.storage.k8s.io/requests.storage": "500Gi",
-            "bronze.storageclass.storage.k8s.io/requests.storage": "100Gi",
-            "requests.ephemeral-storage": "2Gi",
-        }
     },
     # others
     "extended-resources-of-others": {"hard": {"requests.example.com/foo": "2", "limits.example.com/foo": "2"}},

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
-from hami_webhook.charging.store import verify
-from hami_webhook.cluster.api import JSON, ClusterError
-from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.cluster.api import JSON
 from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id
@@ -304,17 +302,3 @@ def test_an_emptied_ledger_is_deleted() -> None:
 def test_used_never_falls_below_zero() -> None:
     one = read({"mem": 3}, {"u": entry(5)}, mem=10)
     assert one.with_entry("u", None).used == full(mem=0)
-
-
-def answered(ledger: str | None = None) -> ResourceQuota:
-    return ResourceQuota.from_object({"metadata": {"annotations": {} if ledger is None else {LEDGER: ledger}}})
-
-
-def test_an_answer_without_the_ledger_is_a_failure() -> None:
-    patch = {"metadata": {"annotations": {LEDGER: "{}"}}}
-    verify(answered(ledger="{}"), patch)
-    verify(answered(), {"metadata": {}})
-    verify(answered(), {"metadata": {"annotations": {LEDGER: None}}})
-    for answer in (answered(), answered(ledger="{} ")):
-        with pytest.raises(ClusterError, match="didn't keep the ledger"):
-            verify(answer, patch)

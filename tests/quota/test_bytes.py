@@ -26,7 +26,7 @@ from hami_webhook.devices.model import DeviceHold
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.kube.objects import ContainerKind
-from hami_webhook.kube.quantity import Format, Quantity, is_binary
+from hami_webhook.kube.quantity import Quantity, is_binary
 from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
@@ -303,22 +303,6 @@ async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
         assert env.events("QuotaUnitSuspicious") == []
 
 
-async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() -> None:
-    async with QuotaEnv(N1, quota(mem="30Gi"), of=vendors()) as env:
-        await env.create(pod_with_limits("small"))
-        await env.create(pod_with_limits("large"))
-        assert written(env) == "3Gi"
-        await env.place("small")
-        await env.place("large")
-        await env.run(2)
-        assert env.mem() == (1536 + LARGE) * MIB
-    async with QuotaEnv(N1, quota(mem="20Gi"), of=vendors()) as env:
-        await env.create(pod_with_limits("small"))
-        await env.create(pod_with_limits("large"))
-        await env.place("small")
-        assert await env.reasons("large") == {"n1": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
-
-
 @pytest.mark.parametrize(
     ("before", "after", "room"),
     [("12", "12Gi", 2), ("12Gi", "12", 2), ("12", "8Gi", 0), ("12Gi", "8", 0), ("8", "10Gi", 1)],
@@ -362,8 +346,3 @@ async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_
         assert (value("hami_webhook_quota_used", "units"), value("hami_webhook_quota_hard", "units")) == (3, 5)
         legacy = [v for k, v in lines.items() if k.startswith("hami_resource_quota_limit")]
         assert [float(v) for v in legacy] == [4 * GIB]
-
-
-def test_quantities_tell_their_suffix() -> None:
-    assert [is_binary(text) for text in ("1Ki", "1.5Gi", "1k", "1024", 5, "x", None)] == [True, True] + [False] * 5
-    assert Quantity.parse("8Gi").format is Format.BINARY_SI

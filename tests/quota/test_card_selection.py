@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,7 @@ from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, account_of, full, pod, quota
+from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, account_of, pod, quota
 from .quota_env import QuotaEnv
 from .test_quota_lint import judged
 
@@ -105,21 +104,6 @@ def test_types_that_no_card_has_are_told() -> None:
     assert judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: f"A1000,{there}"}) == []
 
 
-async def test_a_pod_that_may_go_elsewhere_is_charged_where_it_lands() -> None:
-    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1, mem=90000)) as env:
-        await env.create(of_type("p", gpu=1, mem=1000))
-        assert env.used("q") == {"gpu": 0, "mem": 0}
-        placed = await env.core.placer.place(env.pod("p"), ["h"])
-        assert isinstance(placed, Placement)
-        await env.drain()
-        assert env.used("q") == {"gpu": 1, "mem": 1000}
-        await env.run(3)
-        assert env.used("q") == {"gpu": 1, "mem": 1000}
-        assert [entry.amounts for entry in env.ledger("q").values()] == [full(gpu=0, mem=0)], (
-            "while the placement may expire"
-        )
-
-
 async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refused_at_admission() -> None:
     async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as env:
         await env.create(of_type("p", "H100", gpu=1, mem=1000))
@@ -146,79 +130,6 @@ async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed()
         await env.run(3)
         assert env.used("q") == {"gpu": 0}
         assert env.ledger("q") == {}
-
-
-async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
-    nodes = node_of("t", A10, pool="train"), node_of("s", A10, pool="serve")
-    async with QuotaEnv(*nodes, counting("q", selector="pool=train", gpu=0)) as env:
-        await env.create(pod("s", gpu=1, mem=1, nodeSelector={"pool": "serve"}))
-        await env.refused(pod("t", gpu=1, mem=1, nodeSelector={"pool": "train"}))
-        await env.create(pod("any", gpu=1, mem=1))
-        assert await env.node_of("any") == "s"
-
-
-async def test_fit_refuses_cards_where_the_quota_would_break() -> None:
-    async with QuotaEnv(node_of("m", H100, A10), counting("q", "H100", gpu=1)) as env:
-        for name in ("a", "b"):
-            await env.create(of_type(name, gpu=1, mem=15000))
-            assert await env.node_of(name) == "m"
-        assert env.used("q") == {"gpu": 1}
-        await env.create(of_type("c", gpu=1, mem=15000))
-        assert await env.reasons("c") == {"m": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
-
-
-async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
-    nodes = [node_of(f"h{n}", H100, H100) for n in range(4)] + [node_of(f"a{n}", *[A10] * 4) for n in range(6)]
-    quotas = (
-        counting("h100", "H100", gpu=4),
-        counting("a10", "A10", gpu=20),
-        counting("all", mem=204800),
-    )
-    async with QuotaEnv(*nodes, *quotas) as env:
-        placed = {}
-        for number in range(40):
-            name = f"p{number}"
-            try:
-                await env.create(of_type(name, ("H100", "A10", "")[number % 3], gpu=1, mem=8000))
-            except Denied:
-                continue
-            found = await env.place(name)
-            if isinstance(found, Placement):
-                placed[name] = found.node[0]
-            await env.run(3)
-        on = list(placed.values())
-        assert on.count("h") == 4
-        assert on.count("a") == 20
-        assert env.used("h100") == {"gpu": 4}
-        assert env.used("a10") == {"gpu": 20}
-        assert env.used("all")["mem"] <= 204800
-
-
-async def test_two_extenders_do_not_spend_the_same_room() -> None:
-    nodes = node_of("h1", H100), node_of("h2", H100), node_of("a", A10)
-    async with QuotaEnv(*nodes, counting("q", "H100", gpu=1), replicas=2) as env:
-        for name in ("p0", "p1"):
-            await env.create(of_type(name, gpu=1, mem=1000))
-        found = await asyncio.gather(
-            *(core.placer.place(env.pod(f"p{n}"), [f"h{n + 1}"]) for n, core in enumerate(env.cores))
-        )
-        await env.drain()
-        assert [isinstance(each, Placement) for each in found].count(True) == 1
-        assert env.used("q") == {"gpu": 1}
-        [refused] = [each for each in found if not isinstance(each, Placement)]
-        assert refused is not None
-        assert {str(why) for why in refused.failed.values()} == {"1/1 ResourceQuotaNotFit"}
-
-
-async def test_percentages_are_resolved_on_the_card() -> None:
-    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", mem=40779)) as env:
-        await env.create(of_type("any", gpu=1, percent=50))
-        assert env.used("q") == {"mem": 0}
-        placed = await env.core.placer.place(env.pod("any"), ["h"])
-        assert isinstance(placed, Placement)
-        await env.drain()
-        assert env.used("q") == {"mem": 40779}
-        await env.refused(of_type("more", "H100", gpu=1, percent=1))
 
 
 async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:

@@ -16,22 +16,14 @@ from tables import in_one_test
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.accelerator_quota import read_accelerator_quota
-from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.floors import floor_id
-from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
+from hami_webhook.quota.ledger import State, encode
 
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, full, pod, quota, read_pod, vendors
+from .objects import KEYS, LARGE, SMALL, TEAM, full, pod, quota, read_pod, vendors
 from .quota_env import QuotaEnv
 
 NODES = (node("n1", card("L", LARGE)), node("n2", card("S", SMALL)))
 NOISY, QUIET = "noisy", "quiet"
-
-
-def account(env: QuotaEnv) -> QuotaAccount:
-    found = env.cluster.peek(Kind.ACCELERATOR_QUOTAS, "all")
-    assert found is not None
-    return QuotaAccount.read(read_accelerator_quota(found, {}), env.vendors)
 
 
 async def with_namespaces(env: QuotaEnv, *names: str) -> None:
@@ -90,22 +82,6 @@ async def test_pods_that_request_the_same_have_one_entry_and_keep_their_charge()
         assert env.mem() == LARGE // 2, "nobody waits, so it is what the cards are now"
 
 
-async def test_entries_of_waiting_pods_of_older_versions_are_honoured_until_their_pods_are_placed() -> None:
-    async with QuotaEnv(*NODES) as env:
-        for name in ("old", "new"):
-            await env.add(pod(name, uid=f"uid-{name}", **HALF))
-        written = quota(mem=90_000)
-        ledger = {"uid-old": Entry(State.WAITING, int(NOON) - 1000, full(mem=5000))}
-        written["metadata"]["annotations"] = {LEDGER: encode(ledger)}
-        await env.add(written)
-        await env.run(3)
-        assert env.mem() == 5000 + SMALL // 2
-        assert {entry.state for entry in env.ledger().values()} == {State.WAITING, State.FLOOR}
-        assert await env.node_of("old") in ("n1", "n2")
-        await env.run(60)
-        assert State.WAITING not in {entry.state for entry in env.ledger().values()}
-
-
 INVENTORY = st.sampled_from(["n1", "n2"])
 ACTIONS = st.lists(
     st.one_of(
@@ -139,19 +115,19 @@ async def _run(actions: list[Any]) -> None:
             return found
 
         for number, (action, value, space) in enumerate(actions):
-            before = account(env).used.get(KEYS["mem"], 0)
+            before = env.account_above().used.get(KEYS["mem"], 0)
             if action == "create":
                 name = f"p{number}"
                 with suppress(Denied):
                     await env.create(pod(name, namespace=space, gpu=1, percent=value), replica=number % 2, uid=name)
-                    charged[space, name] = account(env).used[KEYS["mem"]] - before
+                    charged[space, name] = env.account_above().used[KEYS["mem"]] - before
             elif action == "node":
                 if env.cluster.peek(Kind.NODES, value) is None:
                     await env.add(NODES[value == "n2"])
                 else:
                     await env.cluster.delete(Kind.NODES, value)
                 await env.run(20)
-                assert account(env).used.get(KEYS["mem"], 0) <= before
+                assert env.account_above().used.get(KEYS["mem"], 0) <= before
             elif action == "place" and charged:
                 space, name = list(charged)[value % len(charged)]
                 with suppress(ClusterError):
@@ -163,26 +139,15 @@ async def _run(actions: list[Any]) -> None:
                 await env.delete(name, 0, space)
             elif action == "wait":
                 await env.run(value)
-            assert account(env).used.get(KEYS["mem"], 0) <= 60_000
-            assert account(env).used.get(KEYS["mem"], 0) >= sum((charged | placed()).values())
+            assert env.account_above().used.get(KEYS["mem"], 0) <= 60_000
+            assert env.account_above().used.get(KEYS["mem"], 0) >= sum((charged | placed()).values())
         await env.run(120)
-        assert account(env).used[KEYS["mem"]] == sum((charged | placed()).values())
-        assert {entry.state for entry in account(env).ledger.values()} <= {State.FLOOR}
-        assert len(account(env).ledger) <= 4
+        assert env.account_above().used[KEYS["mem"]] == sum((charged | placed()).values())
+        assert {entry.state for entry in env.account_above().ledger.values()} <= {State.FLOOR}
+        assert len(env.account_above().ledger) <= 4
 
 
 # what one namespace does to the ledger of a quota of several
-
-
-async def test_a_namespace_of_many_waiting_pods_keeps_no_other_out() -> None:
-    async with QuotaEnv(*NODES, accelerator_quota(gpu=10_000), max_ledger=50) as env:
-        await with_namespaces(env, NOISY, QUIET)
-        for number in range(60):
-            await env.create(pod(f"p{number}", namespace=NOISY, gpu=1, percent=1))
-        await env.create(pod("q", namespace=QUIET, gpu=1, percent=30))
-        await env.run(60)
-        assert account(env).used == full(gpu=61)
-        assert len(account(env).ledger) == 0, "a count doesn't depend on the cards"
 
 
 async def test_many_waiting_percentages_take_one_entry() -> None:
@@ -191,12 +156,12 @@ async def test_many_waiting_percentages_take_one_entry() -> None:
         sizes = set()
         for number in range(60):
             await env.create(pod(f"p{number}", namespace=NOISY, gpu=1, percent=1))
-            sizes.add(len(account(env).ledger))
+            sizes.add(len(env.account_above().ledger))
         await env.create(pod("q", namespace=QUIET, gpu=1, percent=30))
         assert max(sizes) <= 5
         await env.run(60)
-        assert account(env).used == full(mem=60 * (SMALL // 100) + SMALL * 30 // 100)
-        assert [entry.namespace for entry in account(env).ledger.values()].count(NOISY) == 1
+        assert env.account_above().used == full(mem=60 * (SMALL // 100) + SMALL * 30 // 100)
+        assert [entry.namespace for entry in env.account_above().ledger.values()].count(NOISY) == 1
 
 
 async def test_a_namespace_of_many_different_requests_is_refused_alone() -> None:
@@ -243,7 +208,7 @@ async def test_charges_without_pods_fill_the_part_of_their_namespace_only() -> N
         for number in range(30):
             await env.create(pod(f"q{number}", namespace=QUIET, gpu=1, mem=1))
         await env.run(60)
-        assert account(env).used == full(mem=30)
+        assert env.account_above().used == full(mem=30)
         await env.admit(pod("again", namespace=NOISY, gpu=1, mem=1))
 
 
@@ -255,10 +220,10 @@ async def test_each_namespace_has_its_share_however_full_the_ledger_is(namespace
         for number in range(50):
             with suppress(Denied):
                 await env.admit(pod(f"p{number}", namespace=names[number % 2], gpu=1, mem=1))
-        assert len(account(env).ledger) == 20
+        assert len(env.account_above().ledger) == 20
         for number in range(share):
             await env.admit(pod(f"q{number}", namespace=TEAM, gpu=1, mem=1))
-        assert len(account(env).ledger) == 20 + share
+        assert len(env.account_above().ledger) == 20 + share
 
 
 async def test_an_ordinary_day_of_percentages_over_fifty_namespaces() -> None:
@@ -284,6 +249,6 @@ async def test_an_ordinary_day_of_percentages_over_fifty_namespaces() -> None:
         assert writes <= 0.3 * 300, writes
         env.cluster.pause = None
         await env.run(120)
-        assert account(env).used == full(mem=300 * SMALL // 2)
-        assert len(account(env).ledger) == 50
-        assert len(encode(account(env).ledger) or "") < 50 * 250
+        assert env.account_above().used == full(mem=300 * SMALL // 2)
+        assert len(env.account_above().ledger) == 50
+        assert len(encode(env.account_above().ledger) or "") < 50 * 250

@@ -109,15 +109,6 @@ def test_who_watched_all_the_time_misses_nothing() -> None:
     assert (second.spent, second.unseen, second.rate) == ({GPU: 6000}, {GPU: 0}, {GPU: 0})
 
 
-def test_a_clock_that_was_set_forward_and_back_counts_no_time_twice() -> None:
-    held = [HeldSpan(0.0, None, {GPU: 1})]
-    state: HeldTime | None = None
-    for now in (10.0, 4000.0, 20.0, 3000.0, 5000.0):
-        state = advance(state, held, (GPU,), ALWAYS, now)
-    assert state is not None
-    assert state.spent == {GPU: 4990_000}
-
-
 @pytest.mark.parametrize(
     ("zone", "now", "begin", "end"),
     [

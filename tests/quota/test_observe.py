@@ -154,14 +154,6 @@ async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_th
         assert (await env.refused(pod("next", gpu=1, mem=1))).code == 403
 
 
-async def test_an_enforced_quota_refuses_cards_that_one_beside_it_observes() -> None:
-    async with QuotaEnv(L, observing(name="a", mem=1000), quota("b", mem=10000), S) as env:
-        await env.create(pod("half", gpu=1, percent=50))
-        assert await env.node_of("half") == "n2"
-        await env.run(5)
-        assert (env.mem("a"), env.mem("b")) == (SMALL // 2, SMALL // 2)
-
-
 @desk({})
 async def test_a_warning_outlives_a_conflict_on_another_quota(one: Desk) -> None:
     made = observing(name="a", mem=1)

@@ -209,16 +209,6 @@ async def test_two_groups_that_fit_one_by_one_only_are_charged_one_after_the_oth
         assert (waits(env), env.used()["gpu"]) == ([], 4)
 
 
-async def test_without_groups_they_each_get_a_part() -> None:
-    """What groups are for."""
-    async with QuotaEnv(L, queueing(gpu=4)) as env:
-        for name in "123":
-            for group in "ab":
-                await env.create(pod(name + group, gpu=1, mem=100))
-        await env.release()
-        assert (waits(env), env.used()) == (["3a", "3b"], {"gpu": 4})
-
-
 @pytest.mark.parametrize("made", [queueing, quota])
 async def test_a_pod_by_which_its_group_costs_more_than_the_limit_is_refused(made: Callable[..., JSON]) -> None:
     async with QuotaEnv(L, made(gpu=2, mem=250)) as env:
@@ -256,20 +246,6 @@ async def test_groups_that_never_complete_and_those_of_other_namespaces_hold_nob
         await env.release()
         assert (waits(env), waits(env, "other")) == (["a", "first"], ["forged"])
         assert standings(env)["a"] == "1 of 2 pods of pod group train are there"
-
-
-async def test_a_pod_that_is_made_anew_joins_those_that_run() -> None:
-    async with QuotaEnv(L, queueing(gpu=3)) as env:
-        for name in "ab":
-            await env.create(member(name, "train", 2))
-        await env.release()
-        await env.finish("a")
-        await env.create(member("c", "train", 2))
-        await env.create(member("d", "train", 2))
-        await env.run(12)
-        await env.release()
-        assert (waits(env), env.used()) == (["d"], {"gpu": 2})
-        assert standings(env) == {"d": "pod group train has its 2 pods already"}
 
 
 async def test_sizes_that_differ_are_refused_and_volcanos_pods_are_not_gated() -> None:

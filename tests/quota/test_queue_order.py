@@ -252,24 +252,3 @@ def test_the_rule_holds_for_all_that_wait(queue: tuple[list[QueuedPod], Q], shuf
         first = not any(other.turn < pod.turn for other in pods)
         lacks = any(rooms[name].free[key] - before[name, key] < amount for (name, key), amount in mine.items())
         assert lacks or not first
-
-
-def test_a_large_pod_is_released_though_small_ones_keep_coming() -> None:
-    """One arrives each second and runs for 30 s: sooner or later all 30 are used, and what ends is wanted again."""
-    free, running, rule = 29, [NOON + 30], QueueOrder(overtaking=120)
-    queue = [waiting("large", 30, age=0)]
-    for second in range(1000):
-        now = NOON + second
-        ended = [end for end in running if end <= now]
-        running = [end for end in running if end > now]
-        free += len(ended)
-        queue.append(waiting(f"small-{second:04}", 1, age=-second))
-        decision = decide(queue, {"q": room(free, 30, rule)}, now)
-        if any(pod.uid == "large" for pod in decision.released):
-            assert 120 <= second <= 120 + 30
-            return
-        free -= len(decision.released)
-        assert free >= 0
-        running += [now + 30] * len(decision.released)
-        queue = [each.pod for each in decision.waiting]
-    pytest.fail("it waited for ever")

@@ -190,10 +190,6 @@ def test_right_quotas_are_left_alone(spec: dict[str, Any], cards: tuple[int, ...
     assert judged(**spec, cards=cards) == []
 
 
-def test_there_are_twenty_right_ones() -> None:
-    assert len(RIGHT) >= 20
-
-
 @pytest.mark.parametrize(("value", "message"), [("true", False), ("false", False), ("yes", True), ("", True)])
 def test_an_unknown_word_about_preemption_is_told(value: str, message: bool) -> None:
     key = "hami.io/quota-preemption"

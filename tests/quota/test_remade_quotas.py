@@ -38,25 +38,6 @@ async def replace(env: QuotaEnv, made: JSON, name: str = "") -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("replicas", [1, 2])
-async def test_a_pod_on_its_way_counts_for_the_quota_that_is_made_anew(made: JSON, replicas: int) -> None:
-    """Charged by one replica to the old object; the other one's next pod is held against both."""
-    async with QuotaEnv(made, replicas=replicas) as env:
-        await env.run(3)
-        first, _ = await env.admit(pod("first", gpu=1, mem=600))
-        await env.drain()
-        await replace(env, made)
-        await env.drain()
-        other = replicas - 1
-        refusal = await env.refused(pod("second", gpu=1, mem=500), replica=other)
-        assert "used: limits.nvidia.com/gpumem=600" in refusal.message
-        await env.admit(pod("third", gpu=1, mem=400), replica=other)
-        await env.cluster.create(Kind.PODS, first)
-        await env.run(60)
-        assert "gpumem=600" in (await env.refused(pod("fourth", gpu=1, mem=500))).message, "once, and third never came"
-
-
-@BOTH
 async def test_a_pod_that_is_there_counts_once(made: JSON) -> None:
     async with QuotaEnv(made) as env:
         await env.run(3)

@@ -136,13 +136,6 @@ async def test_a_pod_without_a_deadline_gets_one_and_its_creator_is_warned() -> 
         assert mutated.warnings == (text,)
 
 
-@pytest.mark.parametrize(("own", "stored"), [(60, 60), (43200, 43200), (43201, 43200)])
-async def test_its_own_shorter_one_stays_and_a_longer_one_is_cut(own: int, stored: int) -> None:
-    async with QuotaEnv(L, limiting(longer="cut")) as env:
-        made, _ = await env.admit(pod("p", gpu=1, mem=1, activeDeadlineSeconds=own))
-        assert made["spec"]["activeDeadlineSeconds"] == stored
-
-
 async def test_a_longer_one_is_refused_with_both_numbers() -> None:
     async with QuotaEnv(L, limiting()) as env:
         refused = await env.refused(pod("p", gpu=1, mem=1, activeDeadlineSeconds=86400))

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.cluster.api import Forbidden, Kind
-from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.ledger import State, reservation_id
 
@@ -254,15 +253,6 @@ async def test_scenario_29_a_quota_created_in_a_busy_namespace() -> None:
         assert env.mem() == 4000
 
 
-async def test_a_dry_run_in_a_busy_namespace_without_used_is_judged_but_not_written() -> None:
-    async with QuotaEnv(L, pod("a", gpu=1, mem=2000)) as env:
-        await env.add(quota(mem=3000))
-        before = env.quota()
-        assert (await env.refused(pod("b", gpu=1, mem=2000), dry_run=True)).code == 403
-        await env.admit(pod("c", gpu=1, mem=1000), dry_run=True)
-        assert env.quota() == before
-
-
 async def test_the_path_of_hamis_chart_reserves_for_the_pod_and_validate_takes_the_charge_over() -> None:
     async with QuotaEnv(L, quota(mem=2000)) as env:
         stored, answer = await env.admit(pod(gpu=1, mem=1500), path="/webhook")
@@ -298,14 +288,6 @@ async def test_a_pod_with_a_reservation_that_is_deleted_at_once_costs_nothing_an
         assert list(env.states().values()) == ["admitted"]
         await env.run(2)
         assert (env.mem(), env.ledger()) == (0, {})
-
-
-async def test_a_percentage_with_a_reservation_waits_under_its_uid() -> None:
-    async with QuotaEnv(L, S, quota(mem=20000)) as env:
-        created: Pod = await env.create(pod(gpu=1, percent=50), path="/webhook")
-        await env.run(2)
-        assert env.states() == {floor_id(created, env.vendors): "floor"}
-        assert env.mem() == 8192
 
 
 async def test_a_mirror_pod_is_counted_above_hard_and_blocks_new_pods() -> None:

@@ -23,7 +23,7 @@ from hami_webhook.quota import subjects
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota, status_patch
 from hami_webhook.quota.account import ChargeRequest, Gate, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
-from hami_webhook.quota.ledger import Entry, State, decode, encode
+from hami_webhook.quota.ledger import decode
 from hami_webhook.quota.placing import PlacementRequest, Placing
 from hami_webhook.quota.pricing import price_pending
 from hami_webhook.quota.queue_order import OF_SUBJECT, QueuedPod, QueueRoom, decide
@@ -404,11 +404,6 @@ def test_the_text_of_use_reads_as_it_was_written(use: dict[str, dict[str, int]])
 )
 def test_a_text_that_somebody_spoilt_is_no_use(text: str) -> None:
     assert subjects.decode(text) == {}
-
-
-def test_an_entry_keeps_its_subject() -> None:
-    ledger = {"u": Entry(State.ADMITTED, 1, {GPU: 1}, subject=ODD)}
-    assert decode(encode(ledger)) == ledger
 
 
 @given(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ from builders import accelerator_quota, card, node
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.quota.accelerator_quota import read_accelerator_quota
-from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import DEVICE_TYPES
 
 from .objects import GPU, KEYS, LARGE, SMALL, TEAM, change, pod, quota
@@ -29,9 +26,7 @@ def h100_quota(count: int) -> JSON:
 
 
 def above(env: QuotaEnv) -> int:
-    found = env.cluster.peek(Kind.ACCELERATOR_QUOTAS, "all")
-    assert found is not None
-    return QuotaAccount.read(read_accelerator_quota(found, {}), env.vendors).used.get(GPU, 0)
+    return env.account_above().used.get(GPU, 0)
 
 
 def of_type(name: str, types: str = "A10", **more: Any) -> JSON:
@@ -87,20 +82,6 @@ async def test_pods_that_came_before_any_node_cost_nothing_until_they_are_placed
         assert (env.used("h100"), above(env)) == ({"gpu": 2}, 4)
 
 
-async def test_pods_of_half_a_card_that_came_before_any_node_are_placed_as_far_as_there_is_room() -> None:
-    async with QuotaEnv(quota(mem=30_000)) as env:
-        for number in range(5):
-            await env.create(pod(f"p{number}", gpu=1, percent=50))
-        assert env.mem() == 5
-        await env.add(H100)
-        await env.run(60)
-        assert env.mem() == 5
-        assert [await env.node_of(f"p{number}") for number in range(2)] == ["h", "h"]
-        assert await env.reasons("p2") == {"h": "8/8 ResourceQuotaNotFit"}
-        await env.run(60)
-        assert env.mem() == 2 * (LARGE // 2) + 3
-
-
 async def test_an_update_that_is_refused_later_leaves_nothing_beyond_its_time() -> None:
     async with QuotaEnv(H100, A10, h100_quota(2)) as env:
         await env.create(of_type("p"))
@@ -115,27 +96,6 @@ async def test_an_update_that_is_refused_later_leaves_nothing_beyond_its_time() 
         await env.run(30)
         assert (env.used("h100"), list(env.in_flight("h100"))) == ({"gpu": 1}, ["update:uid-p"])
         await env.run(20)
-        assert (env.used("h100"), env.in_flight("h100")) == ({"gpu": 0}, {})
-
-
-async def test_a_dry_run_of_an_update_is_judged_and_not_written() -> None:
-    async with QuotaEnv(H100, A10, h100_quota(0)) as env:
-        await env.create(of_type("p"))
-        before = env.cluster.peek(Kind.PODS, "p", TEAM)
-        assert before is not None
-        after = {**before, "metadata": {**before["metadata"], "annotations": {"nvidia.com/use-gputype": "H100"}}}
-        written = env.quota("h100")["metadata"]["resourceVersion"]
-        with pytest.raises(Denied):
-            await env.core.admission.validate(change(before, after, dry_run=True))
-        assert env.quota("h100")["metadata"]["resourceVersion"] == written
-
-
-async def test_what_the_quota_above_refuses_is_taken_out_of_the_one_below() -> None:
-    async with QuotaEnv(H100, A10, h100_quota(9), accelerator_quota(spec={"deviceTypes": ["H100"]}, gpu=0)) as env:
-        await env.create(of_type("p"))
-        await env.run(3)
-        with pytest.raises(Denied, match="AcceleratorQuota all"):
-            await env.annotate("p", use_gputype="H100")
         assert (env.used("h100"), env.in_flight("h100")) == ({"gpu": 0}, {})
 
 
@@ -181,15 +141,6 @@ async def test_a_tightened_node_selector_raises_the_floor() -> None:
         assert env.mem() == SMALL // 2
 
 
-async def test_an_update_that_costs_less_is_lowered_by_the_recompute_alone() -> None:
-    async with QuotaEnv(H100, A10, h100_quota(2)) as env:
-        await env.create(of_type("p", "H100"))
-        await env.annotate("p", use_gputype="A10")
-        assert env.used("h100") == {"gpu": 1}
-        await env.run(60)
-        assert env.used("h100") == {"gpu": 0}
-
-
 async def test_updates_that_change_nothing_of_the_charge_ask_nothing() -> None:
     """Of labels, annotations of others, conditions, and of pods that run."""
     async with QuotaEnv(H100, A10, *BOTH) as env:
@@ -215,30 +166,3 @@ async def test_updates_that_change_nothing_of_the_charge_ask_nothing() -> None:
 
 async def refuse_calls(step: str) -> None:
     raise AssertionError(f"{step}: an ordinary update needs no call")
-
-
-async def test_updates_and_charges_of_two_replicas_at_once_keep_the_limit() -> None:
-    async with QuotaEnv(H100, A10, h100_quota(3), replicas=2) as env:
-        for number in range(6):
-            await env.create(of_type(f"p{number}"))
-        await env.run(60)
-
-        async def patch(number: int) -> bool:
-            try:
-                await env.annotate(f"p{number}", use_gputype="H100", replica=number % 2)
-            except Denied:
-                return False
-            return True
-
-        async def create(number: int) -> bool:
-            try:
-                await env.create(of_type(f"q{number}", "H100"), replica=number % 2)
-            except Denied:
-                return False
-            return True
-
-        came = await asyncio.gather(*map(patch, range(6)), *map(create, range(4)))
-        assert sum(came) == 3
-        assert env.used("h100") == {"gpu": 3}
-        await env.run(120)
-        assert (env.used("h100"), env.in_flight("h100")) == ({"gpu": 3}, {})
