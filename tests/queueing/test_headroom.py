@@ -249,18 +249,6 @@ async def test_a_pod_that_never_starts_keeps_no_place_for_those_of_its_set_that_
         assert (waits(env), env.used()) == (["a1"], {"gpu": 2})
 
 
-async def test_jobs_that_kueue_let_start_with_our_labels_wait_for_each_other() -> None:
-    """Kueue lets a Job start before it has pods, so these have no gate of Kueue's."""
-    async with QuotaEnv(L, quota(gpu=6)) as env:
-        for number in range(4):
-            for name in "ab":
-                ours = {"hami.io/pod-group": name, "hami.io/pod-group-size": "4"}
-                marks: dict[str, Any] = {"labels": ours, "annotations": {"kueue.x-k8s.io/workload": f"job-{name}"}}
-                await env.create(pod(f"{name}{number}", gpu=1, mem=1, **marks))
-        await env.release()
-        assert (len(waits(env)), len({name[0] for name in waits(env)}), env.used()) == (4, 1, {"gpu": 4})
-
-
 async def test_a_gate_of_a_tenants_own_gains_it_nothing() -> None:
     """Neither room that nobody charged, nor more than hard, nor a place before those that wait already."""
     async with QuotaEnv(L, queueing(gpu=1)) as env:

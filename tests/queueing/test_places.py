@@ -140,3 +140,6 @@ def test_places_of_one_namespace_are_few_and_displace_no_others() -> None:
     assert places._inherited == {"p": 1.0}
     places.leave(made("loud", "late"), "r", None, 1100.0)
     assert list(places._left) == [("loud", "late")]
+    for name, now in (("other", 1110.0), ("late", 1120.0), ("last", 1175.0)):
+        places.leave(made("loud", name), "r", None, now)
+    assert [name for _, name in places._left] == ["late", "last"], "what is left again is kept from then on"

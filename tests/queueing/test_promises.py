@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from builders import JSON, accelerator_quota, card, node
-from quota.objects import LARGE, TEAM, pod
+from quota.objects import LARGE, NOON, TEAM, pod
 from quota.quota_env import QuotaEnv
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kube.objects import format_time
+from hami_webhook.queueing.promises import Promises
 from hami_webhook.queueing.words import sentence, start_in, with_durations
+from hami_webhook.quota.queue_order import QueuedPod, QueueOrder, QueueRoom, decide
 from hami_webhook.quota.runtime import DEFAULT_RUNTIME, MAX_RUNTIME
 from queueing.test_releaser import queueing, waits
 from queueing.test_reports import condition, reports_of, written
@@ -61,6 +63,18 @@ async def test_a_pod_that_waits_says_when_it_starts_and_keeps_that_promise() -> 
         assert -20 < env.releaser.start_errors.last < 0
 
 
+@pytest.mark.parametrize(("hard", "ends"), [(10, 60), (9, 90)])
+def test_a_promise_is_kept_as_long_as_no_limit_changes(hard: int, ends: float) -> None:
+    """What it waits for ends later than was said."""
+    promises, order = Promises(), QueueOrder(overtaking=0)
+    for limit, end in ((10, 60.0), (hard, 90.0)):
+        held = [(NOON + end, "gpu", 1)]
+        rooms = {"q": QueueRoom({"gpu": limit}, {"gpu": 0}, order, held=held, timed=True)}
+        waiting = [QueuedPod("p", "team/p", 0, NOON - 10, (("q", (("gpu", 1),)),))]
+        promises.given(decide(waiting, rooms, NOON), rooms, NOON, frozenset())
+    assert promises.promised == {"p": NOON + ends}
+
+
 @pytest.mark.parametrize("order", ["best-effort", "strict"])
 async def test_a_short_pod_passes_and_a_longer_one_does_not(order: str) -> None:
     async with QuotaEnv(L, limited(order, gpu=3)) as env:
@@ -72,20 +86,6 @@ async def test_a_short_pod_passes_and_a_longer_one_does_not(order: str) -> None:
         before = said(env, "head")
         await env.release()
         assert said(env, "head").startswith("starts within 9m") or before == said(env, "head")
-
-
-async def test_a_pod_that_comes_in_the_same_second_does_not_pass_one_with_a_promise() -> None:
-    async with QuotaEnv(L, limited("strict", gpu=3)) as env:
-        await wait(env, "runs", 2, 600)
-        await start(env, "runs")
-        await env.create(pod("head", gpu=3, mem=1, activeDeadlineSeconds=60), uid="z")
-        await env.release()
-        promised = said(env, "head")
-        for uid in ("b", "a"):
-            await env.create(pod(uid, gpu=1, mem=1, activeDeadlineSeconds=3600), uid=uid)
-            await env.release()
-        assert waits(env) == ["a", "b", "head"]
-        assert said(env, "head") == promised
 
 
 async def test_where_an_end_is_missing_it_says_so() -> None:
@@ -113,15 +113,6 @@ async def test_below_a_common_quota_nothing_is_promised_while_the_own_one_is_ful
         await env.run(5)
         await env.release()
         assert waits(env) == []
-
-
-async def test_a_full_common_quota_promises_a_start_where_the_own_one_has_room() -> None:
-    common = accelerator_quota("all", spec={"enforcement": "queue", "maxRuntime": "1h"}, gpu=2)
-    async with QuotaEnv(L, limited(gpu=4), common) as env:
-        await wait(env, "runs", 2, 60)
-        await start(env, "runs")
-        await wait(env, "next", 2, 600)
-        assert said(env, "next") == "starts within 66s at the latest"
 
 
 async def test_a_pod_that_is_charged_and_does_not_start_promises_nothing() -> None:

@@ -216,9 +216,12 @@ async def test_a_pod_group_goes_as_a_whole_and_is_reclaimed_for_as_a_whole() -> 
 
 
 async def test_cards_are_freed_where_the_pod_fits() -> None:
-    """The youngest holds a card that is too small for who waits: the one on the large card goes."""
+    """The youngest holds a card that is too small for who waits: the one on the large card goes.
+
+    Of that card the next one gets nothing, so nobody goes for it.
+    """
     small, large = node("small", card("S", 4000)), node("large", card("L", LARGE))
-    async with Env(small, large, common(2), team(A, 1), team(B, 0)) as env:
+    async with Env(small, large, common(2), team(A, 2), team(B, 0)) as env:
         for name, mem in (("old", LARGE), ("young", 4000)):
             await env.create(pod(name, namespace=B, gpu=1, mem=mem))
             await env.release()
@@ -227,6 +230,10 @@ async def test_cards_are_freed_where_the_pod_fits() -> None:
         await env.later(1)
         await env.wait(A, "a1", mem=20000)
         await env.reclaim()
+        assert env.names(B) == ["young"]
+        await env.wait(A, "a2", mem=20000)
+        await env.reclaim()
+        assert env.names(A, gated=True) == ["a1", "a2"], "the pod that was evicted is ending"
         assert env.names(B) == ["young"]
 
 

@@ -15,7 +15,7 @@ from virtual_time import run
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_release
-from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.cluster.api import Kind
 from hami_webhook.kube.objects import QUOTA_GATE
 from hami_webhook.queueing.reports import QueueReports
 from hami_webhook.queueing.words import sentence
@@ -98,22 +98,6 @@ async def test_pods_that_no_queue_covers_get_no_gate(made: JSON) -> None:
         await env.drain()
         stored, _ = await env.admit(made)
         assert "schedulingGates" not in stored["spec"]
-
-
-async def test_the_gate_is_added_to_those_of_others_and_waits_for_them() -> None:
-    async with QuotaEnv(L, queueing(gpu=1)) as env:
-        other = {"name": "example.com/mine"}
-        stored, _ = await env.admit(pod("late", gpu=1, mem=1, schedulingGates=[other]))
-        assert stored["spec"]["schedulingGates"] == [other, *GATES]
-        await env.cluster.create(Kind.PODS, stored)
-        await env.create(pod("soon", gpu=1, mem=1))
-        await env.release()
-        assert waits(env) == ["late"]
-        await env.delete("soon")
-        await env.run(5)
-        await env.cluster.patch(Kind.PODS, "late", {"spec": {"schedulingGates": GATES}}, TEAM)
-        await env.release()
-        assert waits(env) == []
 
 
 async def held(env: QuotaEnv, name: str) -> None:
@@ -248,21 +232,6 @@ async def test_what_waits_stays_when_the_quota_enforces_and_goes_when_it_observe
         assert (waits(env), env.used()) == ([], {"gpu": 2})
 
 
-async def test_a_lowered_limit_holds_nobody_up() -> None:
-    async with QuotaEnv(L, queueing(order="strict", gpu=2)) as env:
-        await env.create(pod("runs", gpu=1, mem=1))
-        await env.release()
-        await env.create(pod("large", gpu=2, mem=1))
-        await env.create(pod("small", gpu=1, mem=1))
-        await env.release()
-        assert waits(env) == ["large", "small"]
-        await env.finish("runs")
-        await env.edit_hard(gpu=1)
-        await env.run(12)
-        await env.release()
-        assert waits(env) == ["large"]
-
-
 async def test_an_update_is_charged_nothing_and_released_as_it_is_then() -> None:
     async with QuotaEnv(L, queueing(mem=20000)) as env:
         await env.create(pod("half", gpu=1, percent=50))
@@ -317,29 +286,6 @@ async def test_changes_that_do_not_matter_wake_nobody_and_those_that_do_wake() -
         assert not await wakes({"metadata": {"labels": {"n": "1"}}})
         assert await wakes({"metadata": {"labels": {"hami.io/pod-group": "g", "hami.io/pod-group-size": "2"}}})
         assert await wakes({"metadata": {"annotations": {"nvidia.com/use-gputype": "A10"}}})
-
-
-@pytest.mark.parametrize("at", ["patch:before", "patch:after", "patch_status:after"])
-@pytest.mark.parametrize("seconds", [1, 50])
-async def test_the_next_leader_finishes_what_a_crash_left(at: str, seconds: float) -> None:
-    """Also where nobody led for longer than the charge lasts."""
-    async with QuotaEnv(L, queueing(gpu=1), shared(gpu=1)) as env:
-        for name in ("a", "b"):
-            await env.create(pod(name, gpu=1, mem=1))
-
-        async def crash(step: str) -> None:
-            if step == at:
-                env.cluster.pause = None
-                raise Unavailable("the process ended")
-
-        env.cluster.pause = crash
-        await env.releaser.step()
-        await env.run(seconds)
-        assert env.used()["gpu"] <= 1
-        await env.release()
-        await env.run(60)
-        await env.release()
-        assert (waits(env), env.used(), env.ledger()) == (["b"], {"gpu": 1}, {})
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.05, 1), (0.2, 3)])
