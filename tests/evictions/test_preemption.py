@@ -214,50 +214,6 @@ async def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
         assert (await again.filter("high"))["NodeNames"] == ["n1"]
 
 
-@both
-@pytest.mark.parametrize("step", ["patch:before", "patch:after", "bind:before", "bind:after"])
-async def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None:
-    """The node's lock, and the Binding. Until the pod is bound the devices are kept for it."""
-    reached = asyncio.Event()
-
-    async def pause(at: str) -> None:
-        if at == step:
-            reached.set()
-            await asyncio.Event().wait()
-
-    incoming = [high(gpu=1, mem=8000), high(gpu=1, mem=10, name="lower", priority=5)]
-    async with extended(ONE, FULL, *incoming, mode=mode) as each:
-        await each.filter("high")
-        await each.end("x")
-        await each.filter("high")
-        each.cluster.pause = pause
-        binding = asyncio.create_task(each.bind("high", "n1"))
-        await reached.wait()
-        each.cluster.pause = None
-        binding.cancel()
-        await asyncio.gather(binding, return_exceptions=True)
-    async with extended(cluster=each.cluster, mode=mode) as again:
-        assert (await again.filter("lower"))["NodeNames"] is None
-        assert (await again.filter("high"))["NodeNames"] == ["n1"]
-        assert await again.bind("high", "n1") == ""
-        assert again.raw("high")["spec"]["nodeName"] == "n1"
-        assert again.preemption.counts["evicting"] == 0
-
-
-async def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
-    nodes = [node(f"n{i}", *(card(f"c{i}{j}", 8000) for j in range(4))) for i in range(5)]
-    there = [low(f"x{i}{j}", f"n{i}", f"c{i}{j},NVIDIA,8000,0:;", 0, j) for i in range(5) for j in range(4)]
-    incoming = [high(gpu=1, mem=8000, name=f"high{i:02}") for i in range(20)]
-    async with extended(*nodes, *there, *incoming, high(gpu=1, mem=10, name="late")) as each:
-        for number in range(20):
-            await each.filter(f"high{number:02}")
-            assert len(each.ending()) == number + 1
-        await each.filter("late")
-        assert each.preemption.counts["no-candidates"] == 1, "everything is kept for somebody"
-        places = [each.nominated(f"high{number:02}") for number in range(20)]
-        assert sorted(places) == sorted(f"n{i}" for i in range(5) for _ in range(4))
-
-
 async def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
     labels: JSON = {"labels": {"app": "a"}}
     there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]

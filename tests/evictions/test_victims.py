@@ -51,64 +51,9 @@ ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
 A: JSON = {"labels": {"app": "a"}}
 
 
-@pytest.mark.parametrize(
-    ("why", "objects", "expected"),
-    [
-        ("memory", [low("x", "n1", "a,NVIDIA,5000,0:;"), low("y", "n1", "a,NVIDIA,100,0:;")], ("n1", "x")),
-        ("lower priority first", [low("x", "n1", "a,NVIDIA,4000,0:;", 1), low("y", "n1", "a,NVIDIA,4000,0:;")], "y"),
-        (
-            "the older stays",
-            [low("x", "n1", "a,NVIDIA,4000,0:;", 0, 1), low("y", "n1", "a,NVIDIA,4000,0:;", 0, 2)],
-            "y",
-        ),
-        (
-            "one, not two",
-            [low("x", "n1", "a,NVIDIA,4000,0:;"), *(low(f"y{i}", "n1", "a,NVIDIA,2000,0:;", 0, 9) for i in "01")],
-            "x",
-        ),
-        ("equal priority", [low("x", "n1", "a,NVIDIA,8000,0:;", 10)], None),
-        ("equal in the way", [low("x", "n1", "a,NVIDIA,6000,0:;", 10), low("y", "n1", "a,NVIDIA,2000,0:;")], None),
-    ],
-)
-def test_on_one_node(why: str, objects: list[JSON], expected: tuple[str, ...] | str | None) -> None:
-    wanted = ("n1", expected) if isinstance(expected, str) else expected
-    assert victims(high(gpu=1, mem=4000), ONE, *objects) == wanted, why
-
-
 def test_nobody_is_evicted_for_a_card_that_is_unhealthy() -> None:
     sick = node("n1", card("a", 8000), unhealthy={"a": ["lost"]})
     assert victims(high(gpu=1, mem=4000), sick, low("x", "n1", "a,NVIDIA,5000,0:;")) is None
-
-
-def test_cores_slots_and_whole_cards() -> None:
-    cores = [low("x", "n1", "a,NVIDIA,10,60:;"), low("y", "n1", "a,NVIDIA,10,30:;")]
-    assert victims(high(gpu=1, mem=10, cores=50), ONE, *cores) == ("n1", "x")
-    slots = [low(f"p{i}", "n1", "a,NVIDIA,10,0:;", 0, i) for i in range(10)]
-    assert victims(high(gpu=1, mem=10), ONE, *slots) == ("n1", "p9"), "all ten slots are taken; the youngest goes"
-    assert victims(high(gpu=1, mem=10, cores=100), ONE, *slots) == ("n1", *(f"p{i}" for i in range(10)))
-
-
-@pytest.mark.parametrize(
-    ("why", "objects", "expected"),
-    [
-        (
-            "lowest highest priority",
-            [low("x", "n1", "a,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;", 4)],
-            "n2",
-        ),
-        (
-            "smallest sum, so fewest",
-            [*(low(f"x{i}", "n1", "a,NVIDIA,4000,0:;") for i in "01"), low("y", "n2", "b,NVIDIA,8000,0:;")],
-            "n2",
-        ),
-        ("latest start", [low("x", "n1", "a,NVIDIA,8000,0:;", 0, 1), low("y", "n2", "b,NVIDIA,8000,0:;", 0, 2)], "n2"),
-        ("first by name", [low("x", "n1", "a,NVIDIA,8000,0:;"), low("y", "n2", "b,NVIDIA,8000,0:;")], "n1"),
-    ],
-)
-def test_the_node_is_kube_schedulers_choice(why: str, objects: list[JSON], expected: str) -> None:
-    found = victims(high(gpu=1, mem=8000), ONE, TWO, *objects)
-    assert found is not None, why
-    assert found[0] == expected, why
 
 
 def test_budgets_hold_where_there_is_another_choice() -> None:
