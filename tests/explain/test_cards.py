@@ -10,7 +10,6 @@ from scheduling.placer_env import MEM
 
 from .contexts import explained, on
 
-UUIDS = {"nvidia.com/nouse-gpuuuid": "G"}
 MIG = {"name": "1g.10gb", "memoryMB": 9728, "core": 14, "sliceCount": 1, "placements": [{"start": 0, "size": 1}]}
 ROWS: list[tuple[str, dict[str, Any], list[str], dict[str, Any], str, str]] = [
     ("memory that others have", {"memory": 24576}, ["G,NVIDIA,20000,10:;"], {"mem": 20000},

@@ -43,11 +43,6 @@ NOBODY = "preemption evicts nobody for it: "
         ),
         ([ONE, FULL], pod("high", gpu=1, mem=10), ""),
         (
-            [ONE, TWO, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, OTHER, budget(0)],
-            high(gpu=1, mem=10),
-            "preemption, where it is on, evicts 1 pod from node n2: default/y",
-        ),
-        (
             [ONE, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, budget(0)],
             high(gpu=1, mem=10),
             "preemption, where it is on, evicts 1 pod from node n1: default/x, of which 1 against a "
@@ -57,11 +52,6 @@ NOBODY = "preemption evicts nobody for it: "
             [ONE, TWO, FULL, quota("q", mem=9000, used={MEM: 12000})],
             high(gpu=1, mem=4000),
             NOBODY + 'a quota leaves it no room, and doesn\'t have the annotation hami.io/quota-preemption: "true"',
-        ),
-        (
-            [ONE, TWO, FULL, giving_room(9000, 12000)],
-            high(gpu=1, mem=4000),
-            "preemption, where it is on, evicts 1 pod from node n1: default/x",
         ),
         (
             [ONE, TWO, FULL, giving_room(3000, 12000)],

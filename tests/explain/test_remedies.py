@@ -7,14 +7,13 @@ import random
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
 from msgspec.structs import replace
-from scheduling.placer_env import GPU, MEM, NOW, VENDORS, PlacerEnv
+from scheduling.placer_env import GPU, MEM, VENDORS, PlacerEnv
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.explain.eviction_search import smallest_eviction
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placer import Unschedulable
-from hami_webhook.state.cluster_cache import ClusterCache
 
 from .contexts import context, explained, on, steps
 
@@ -229,15 +228,3 @@ def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
             for obj in objects
         ]
         assert on(explained(raw, *changed), change.node).fits
-
-
-def test_a_state_is_left_as_it_was() -> None:
-    state = ClusterCache(VENDORS)
-    state.set_node(Node.from_object(node("n", card("G", 8000))), NOW)
-    state.set_pod(Pod.from_object({**FULL, "metadata": {**FULL["metadata"], "uid": "busy"}}), NOW)
-    view = state.view("n")
-    assert view is not None
-    pod_request = read_pod_request(Pod.from_object(pod("p", gpu=1, mem=3000)), VENDORS, "spread")
-    assert pod_request is not None
-    assert smallest_eviction(view, pod_request, VENDORS) is not None
-    assert state.view("n") is view

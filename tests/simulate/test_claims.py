@@ -77,15 +77,6 @@ def test_slices_that_disagree_are_named(simulate: Simulate, config: str) -> None
     assert "resourceslice other: device GPU-0 of pool n1 is in another slice too" in run.err
 
 
-def test_a_folder_tests_what_claims_cost(simulate: Simulate, config: str) -> None:
-    simulate.file("cluster.yaml", listed(*cluster()))
-    simulate.file("pods.yaml", listed(claiming("a"), claiming("b")))
-    expected = f"config: config.yaml\nexpected:\n  pods:\n  - {{name: a, debits: {{{MEM}: 10000}}}}\n"
-    path = simulate.file("hami-test.yaml", f"{expected}  - {{name: b, allowed: false}}\n")
-    run = simulate.main("test", path.removesuffix("/hami-test.yaml"))
-    assert (run.status, run.out) == (0, "ok    .\n1 passed, 0 failed\n")
-
-
 def test_a_pod_that_is_not_there_yet_is_explained(simulate: Simulate, config: str) -> None:
     files = simulate.file("cluster.json", listed(*cluster()))
     manifest = simulate.file("pod.json", claiming("a"))

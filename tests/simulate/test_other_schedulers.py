@@ -106,11 +106,6 @@ def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, schedul
     assert run.used == {BLOCKS: 3000}
 
 
-def test_a_gated_pod_waits(simulate: Simulate) -> None:
-    found = simulate([volcano_node("n1", t4("GPU-a"))], vgpus("p", 1, 3000, schedulingGates=[{"name": "x"}])).pod("p")
-    assert (found["placement"], found["failed"]) == (None, {"n1": "waiting for scheduling gates: [x]"})
-
-
 def test_an_unbound_allocation_of_a_dump_is_judged_at_the_start(simulate: Simulate) -> None:
     notes = {
         IDS: "GPU-a,NVIDIA,16000,0:",

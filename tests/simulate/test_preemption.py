@@ -109,8 +109,6 @@ def test_bound_pods_of_the_files_are_evicted_too(simulate: Simulate) -> None:
 @pytest.mark.parametrize(
     ("why", "pods", "flags"),
     [
-        ("the same priority", [*LOW, pod_with_limits(4000, priorityClassName=None)], []),
-        ("it wouldn't help", [*LOW, pod_with_limits(9000)], []),
         ("it may not", [*LOW, pod_with_limits(4000, priorityClassName="never")], []),
         ("preemption is off", [*LOW, pod_with_limits(4000)], ["--preemption", "off"]),
         ("no node is its own", [*LOW, pod_with_limits(4000, nodeSelector={"zone": "x"})], []),

@@ -38,18 +38,6 @@ def test_n_and_another_namespace_in_the_file_contradict_each_other(simulate: Sim
     assert run.err.endswith("Deployment 'd' is in namespace b, not in team-a as -n says\n")
 
 
-def test_strict_with_nothing_to_simulate_fails(simulate: Simulate) -> None:
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
-    run = simulate([FULL], service, flags=["--strict"])
-    assert run.status == 1
-    path = simulate.file("pods.json", listed(service))
-    assert run.err.splitlines() == [
-        "hami-webhook: warning: skipped 1 of kind Service: no pod template in s",
-        f"hami-webhook: no pod to simulate in {path}",
-    ]
-    assert simulate([FULL], service).status == 0
-
-
 def test_a_cluster_of_the_same_files_has_no_pods_of_other_kinds(simulate: Simulate) -> None:
     """Without --cluster: a bound pod is the cluster's, a RayCluster's pods are new, and a Service is named."""
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}

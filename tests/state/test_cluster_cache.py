@@ -69,23 +69,6 @@ def held(raw: JSON, **status: Any) -> JSON:
 # one rule at a time
 
 
-def test_a_pod_told_before_its_node_counts_once_the_node_is_there() -> None:
-    state = known(bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
-    assert state.view("n") is None
-    assert list(state.views()) == []
-    state.set_node(read_node(node("n", card("G", 8000))), NOW)
-    assert used(state, "G") == (1, 2000, 25)
-
-
-def test_usage_outlives_the_node_and_comes_back_with_it() -> None:
-    state = known(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
-    state.remove_node("n")
-    assert state.view("n") is None
-    state.set_node(read_node(node("n", card("G", 8000))), NOW)
-    assert used(state, "G") == (1, 2000, 25)
-    state.remove_node("unheard-of")
-
-
 SICK = {"G": ["lost"]}
 
 
@@ -175,28 +158,12 @@ def test_a_placement_that_was_not_bound_counts_while_it_is_young(written: str, c
     assert used(state, "G") == ((1, 2000, 25) if counts else (0, 0, 0))
 
 
-def test_a_placement_that_is_never_bound_lapses_by_the_clock_alone() -> None:
-    state = known(node("n", card("G", 8000)), unbound(str(int(NOW))))
-    state.tick(NOW + 299.9)
-    assert used(state, "G") == (1, 2000, 25)
-    state.tick(NOW + 300)
-    assert used(state, "G") == (0, 0, 0)
-    assert state.pod("p") is not None
-
-
 def test_a_bound_placement_never_lapses() -> None:
     raw = unbound(str(int(NOW)))
     state = known(node("n", card("G", 8000)), raw)
     state.set_pod(read_pod({**raw, "spec": {**raw["spec"], "nodeName": "n"}}), NOW)
     state.tick(NOW + 10_000)
     assert used(state, "G") == (1, 2000, 25)
-
-
-def test_an_unreadable_placement_is_forgotten_when_it_lapses() -> None:
-    state = known(node("n", card("G", 8000)), unbound(str(int(NOW)), "G,NVIDIA,much,0:;"))
-    assert len(state.problems()) == 1
-    state.tick(NOW + 300)
-    assert state.problems() == []
 
 
 def test_a_released_placement_counts_again_only_when_it_is_written_anew() -> None:
