@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from quota.objects import NOON, account_of, full, quota, read_pod, vendors
 
@@ -80,7 +82,7 @@ def test_what_depends_on_cards_is_priced_again_after_a_while_and_of_many_a_few_i
         demands.begin()
         for name in ("a", "b", "c", "a"):
             request = (name, ())
-            assert demands.of(request, terms, lambda name=name: compute(name)) == ((name, (("gpu", 1),)),)
+            assert demands.of(request, terms, partial(compute, name)) == ((name, (("gpu", 1),)),)
         return len(computed)
 
     assert [priced(seconds) for seconds in (0, 4.9, 0.1, 0, 5)] == [3, 0, 2, 1, 2]

@@ -237,6 +237,16 @@ async def test_cards_are_freed_where_the_pod_fits() -> None:
         assert env.names(B) == ["young"]
 
 
+async def test_of_cards_that_are_free_already_one_pod_takes_its_own_once() -> None:
+    """It lacks room in the quota alone: the one idle card is its own, so the youngest goes, wherever that runs."""
+    small, idle = node("small", card("S", 8000)), node("idle", card("I", LARGE))
+    async with Env(small, idle, common(2), team(A, 1), team(B, 0)) as env:
+        await env.run_pods(B, "old", "young")
+        await env.wait(A, "a1", mem=LARGE)
+        await env.reclaim()
+        assert len(env.names(B)) == 1
+
+
 @pytest.mark.parametrize("bound", [False, True])
 async def test_a_team_that_deletes_what_others_were_evicted_for_has_to_wait(bound: bool) -> None:
     """In 15 seconds its pods, bound or not, have one of another team evicted as often as they can; then it is owed what

@@ -9,7 +9,7 @@ from quota.quota_env import QuotaEnv
 from replicas import events_of
 
 from hami_webhook.cluster.api import Kind, Unavailable
-from hami_webhook.kube.objects import QUOTA_RESERVED
+from hami_webhook.kube.objects import QUOTA_RESERVED, format_time
 from hami_webhook.queueing.reports import QueueReports
 from hami_webhook.queueing.words import earliest, sentence, with_durations
 from hami_webhook.quota.queue_order import PendingReason, QueuedPod, QueuePosition, Shortfall
@@ -107,7 +107,8 @@ async def test_a_pod_says_that_it_waits_where_it_stands_and_that_it_is_charged()
         await written(env, reports)
         found = condition(env, "b")
         assert found is not None
-        assert (found["status"], found["reason"]) == ("True", "Reserved")
+        now = format_time(env.now)
+        assert (found["status"], found["reason"], found["lastTransitionTime"]) == ("True", "Reserved", now)
         found = condition(env, "c")
         assert found is not None
         assert found["message"].endswith("1 pod waits before it")  # it was written to less than a minute ago

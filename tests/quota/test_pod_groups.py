@@ -21,7 +21,7 @@ from hami_webhook.quota.ledger import decode
 from hami_webhook.quota.queue_order import QueuedPod, QueueRoom, decide
 from hami_webhook.state.pods_by_namespace import PodsByNamespace
 
-from .objects import GPU, MEM, TEAM, pod, quota
+from .objects import GPU, MEM, TEAM, pod, quota, read_pod
 from .quota_env import QuotaEnv
 
 NAME, SIZE = "hami.io/pod-group", "hami.io/pod-group-size"
@@ -119,6 +119,18 @@ def test_a_group_is_one_turn_of_its_least_priority_and_its_youngest_pod() -> Non
         ("a", 4),
         ("b", 4),
     ]
+
+
+def test_pods_of_a_group_with_fast_admission_that_came_within_ten_seconds_stand_beside_each_other() -> None:
+    kueues = {"name": "set", "total-count": "3"}
+    marks = {f"kueue.x-k8s.io/pod-group-{key}": text for key, text in {**kueues, "fast-admission": "true"}.items()}
+    pods = {name: read_pod(name, uid=name, annotations=marks) for name in "abc"}
+    waiting = {
+        name: QueuedPod(name, f"team/{name}", 0, created, (("q", (("gpu", 1),)),))
+        for name, created in zip("abc", (0.0, 10.0, 10.5), strict=True)
+    }
+    found = group_turns(waiting, pods, lambda key: [], 0.0)
+    assert [(turn.created, turn.beside) for turn in found.turns] == [(0.0, "a"), (0.0, "a"), (10.5, "")]
 
 
 @given(data=st.data())
