@@ -176,16 +176,6 @@ def test_a_placement_that_costs_no_more_than_the_pod_by_itself_is_not_read_thoug
     committed(message)
 
 
-def test_no_room_no_write() -> None:
-    async def message(env: QuotaEnv, waiting: Pod) -> None:
-        before = env.quota()
-        with pytest.raises(NoRoom):
-            await committer(env).charge(waiting, actual(12288))
-        assert env.quota() == before
-
-    committed(message, hard=12287)
-
-
 @pytest.mark.parametrize("seconds", [0, 1])
 def test_of_two_attempts_the_first_takes_nothing_of_the_second_back(seconds: int) -> None:
     """Two schedulers place a pod within a second: the one whose Binding fails undoes nothing that the other relies on.

@@ -106,15 +106,6 @@ def test_when_enough_will_have_run_for_long_enough() -> None:
     assert run_at_once(of.ripe_at(shortage(2))) == NOON + 575
 
 
-def test_who_is_furthest_beyond_its_nominal_gives_first() -> None:
-    """B holds 6 of 2, C 9 of 6: B gives until it is at half as much beyond, as C is, and both in turn then."""
-    of = [candidate(f"b{i}", "b", age=900 + i) for i in range(6)] + [candidate(f"c{i}", "c") for i in range(9)]
-    nominal = {"a": {"gpu": 9}, "b": {"gpu": 2}, "c": {"gpu": 6}}
-    assert select(reclaiming(of, nominal), shortage(3)) == ["b0", "b1", "b2"]
-    assert select(reclaiming(of, nominal), shortage(7)) == ["b0", "b1", "b2", "b3", "c0", "c1", "c2"]
-    assert select(reclaiming(of, nominal), shortage(8)) is Blocked.NOBODY
-
-
 def test_members_of_a_group_go_together() -> None:
     group = Evictable(("m1", "m2", "m3"), ("b",), 0, NOON - 900, 600, {ALL: {"gpu": 3}, "b": {"gpu": 3}})
     assert select(reclaiming([group], {"a": {}, "b": {"gpu": 0}}), shortage(2)) == ["m1", "m2", "m3"]

@@ -91,11 +91,6 @@ async def test_room_that_a_waiting_pod_is_about_to_get_is_not_taken() -> None:
         assert (waits(env), env.used()) == ([], {"gpu": 2})
 
 
-async def test_quotas_that_do_not_queue_ask_for_nothing_more() -> None:
-    async with QuotaEnv(L, quota(gpu=1)) as env:
-        await env.create(pod("theirs", gpu=1, mem=1, **FORGED))
-
-
 async def test_our_gate_stays_where_kueue_adds_its_own_later() -> None:
     async with QuotaEnv(L, queueing(gpu=1)) as env:
         stored, _ = await env.admit(pod("p", gpu=1, mem=1))

@@ -104,19 +104,6 @@ def test_types_that_no_card_has_are_told() -> None:
     assert judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: f"A1000,{there}"}) == []
 
 
-async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refused_at_admission() -> None:
-    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as env:
-        await env.create(of_type("p", "H100", gpu=1, mem=1000))
-        assert env.used("q") == {"gpu": 1}
-        await env.run(10)
-        assert env.used("q") == {"gpu": 1}
-        denial = await env.refused(of_type("q", "H100", gpu=1, mem=1000))
-        assert denial.message.endswith(f"exceeded quota: q, requested: {GPU}=1, used: {GPU}=1, limited: {GPU}=1")
-        await env.create(of_type("r", "A10", gpu=1, mem=1000))
-        await env.run(10)
-        assert env.used("q") == {"gpu": 1}
-
-
 async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed() -> None:
     async with QuotaEnv(node_of("h", H100), counting("q", "H100", gpu=1)) as env:
         await env.create(of_type("p", gpu=1, mem=1000))

@@ -1,4 +1,4 @@
-"""The worked examples of docs/spec/core.md#16, by letter; A, B, H and more of F are in test_extender.py."""
+"""The worked examples of docs/spec/core.md#16, by letter; A, B, F and H are in test_extender.py."""
 
 from __future__ import annotations
 

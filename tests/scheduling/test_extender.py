@@ -160,6 +160,17 @@ async def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error
         assert env.used("n", "G") == kept
 
 
+@both
+async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
+    env = ExtenderEnv(mode, patience=0)
+    env.now = AT_1506
+    await env.add(node("n", card("G", 8000)), pod("p1", gpu=1, mem=1000, namespace="a"))
+    await env.filter("p1", "n", namespace="a")
+    await env.lock("n", LOCKED)
+    assert await env.bind("p1", "n", namespace="a") == ""
+    assert env._lock("n") == "2026-01-02T15:06:00Z,a,p1"
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -298,27 +309,6 @@ async def test_a_bad_weight_ends_the_call(mode: str) -> None:
     assert await env.filter("p", "n") == encode_filtered(Answer(error=reported))
     assert env.events("p") == [("Warning", "FilteringFailed", reported)]
     assert await env.bind("p", "n") != ""
-
-
-@both
-@pytest.mark.parametrize(
-    ("wants", "failed"),
-    [
-        (container(gpu=3, mem=10), "NodeInsufficientDevice"),
-        (container(gpu=1, mem=10**6), "2/2 CardInsufficientMemory"),
-        (container(gpu=1, mem=8000), "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"),
-    ],
-)
-async def test_kube_scheduler_looks_for_no_victims_where_devices_are_lacking(
-    mode: str, wants: JSON, failed: str
-) -> None:
-    """Its dry run knows nothing of them, and ends in an error where nobody has to go for what it knows."""
-    env = ExtenderEnv(mode)
-    named = {"nvidia.com/use-gpuuuid": "G"} if "Uuid" in failed else {}
-    await env.add(node("n", card("G", 8000), card("H", 8000)), bound_pod("q", "n", "G,NVIDIA,10,0:;"))
-    await env.add(pod("p", wants, annotations=named))
-    answer = await env.filter("p", "n")
-    assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"] == {"n": failed}
 
 
 @both
