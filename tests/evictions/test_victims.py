@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 
 import pytest
 from builders import bound_pod, card, node
-from scheduling.placer_env import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS, request_of
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import DeviceShare
-from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Node, Pod
@@ -34,8 +33,7 @@ def victims(
             state.set_pod(Pod.from_object(obj), NOW)
         else:
             state.set_node(Node.from_object(obj), NOW)
-    request = read_pod_request(Pod.from_object(incoming), VENDORS, "spread")
-    assert request is not None
+    request = request_of(incoming)
     kept = {name: {("NVIDIA", uuid): [DeviceShare(mem, 0)]} for name, (uuid, mem) in (reserved or {}).items()}
     nodes = [
         NodeSnapshot(view, there, kept.get(view.name, {}), {each.pod.uid for each in there} & set(ending))

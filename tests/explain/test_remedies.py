@@ -7,12 +7,11 @@ import random
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
 from msgspec.structs import replace
-from scheduling.placer_env import GPU, MEM, VENDORS, PlacerEnv
+from scheduling.placer_env import GPU, MEM, VENDORS, PlacerEnv, request_of
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.explain.eviction_search import smallest_eviction
-from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placer import Unschedulable
 
 from .contexts import context, explained, on, steps
@@ -199,8 +198,7 @@ async def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int)
         counted = [line.label for line in account.cards if line.label]
         for label in set(counted):
             assert f"{counted.count(label)}/{len({line.uuid for line in account.cards})} {label}" in account.reason
-    pod_request = read_pod_request(Pod.from_object(raw), VENDORS, "spread")
-    assert pod_request is not None
+    pod_request = request_of(raw)
     for view in context(*objects).state.views():
         eviction = smallest_eviction(view, pod_request, VENDORS)
         if eviction is None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.devices.model import Usage
+from hami_webhook.devices.model import NodeView, Usage
+from hami_webhook.devices.pod_fit import PodRequest, read_pod_request
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules as Rules
 from hami_webhook.scheduling.boundary import PolicyEnforcer
@@ -126,15 +127,27 @@ class PlacerEnv:
 
     def used(self, name: str, uuid: str) -> tuple[int, int, int]:
         """Slots, MiB and cores taken of a card."""
-        view = self.state.view(name)
-        assert view is not None
-        return amounts(view.used("NVIDIA", uuid))
+        return amounts(view_of(self.state, name).used("NVIDIA", uuid))
 
     def quota_used(self, name: str = "q", namespace: str = "default") -> JSON:
         found = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, namespace)
         assert found is not None
         used: JSON = found["status"]["used"]
         return used
+
+
+def request_of(raw: JSON, card_policy: str = "spread") -> PodRequest:
+    """What a pod requests of cards, which are some."""
+    found = read_pod_request(Pod.from_object(raw), VENDORS, card_policy)
+    assert found is not None
+    return found
+
+
+def view_of(state: ClusterCache, name: str = "n") -> NodeView:
+    """A node that is known."""
+    found = state.view(name)
+    assert found is not None
+    return found
 
 
 def amounts(usage: Usage) -> tuple[int, int, int]:

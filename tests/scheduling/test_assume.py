@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.state.cluster_cache import ClusterCache
 
-from .placer_env import ALLOCATED, NOW, VENDORS, amounts
+from .placer_env import ALLOCATED, NOW, VENDORS, amounts, view_of
 
 CARDS = ("G", "H")
 UIDS = ("1", "2")
@@ -41,8 +41,7 @@ def carrying(one: Pod, notes: dict[str, str], node_name: str = "") -> Pod:
 
 
 def usage(state: ClusterCache) -> Usage:
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     return {uuid: amounts(view.used("NVIDIA", uuid)) for uuid in CARDS}
 
 

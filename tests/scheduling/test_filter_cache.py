@@ -14,15 +14,14 @@ from msgspec.structs import replace
 from state.test_cluster_cache import read_node
 from state.test_cluster_cache_any_order import CacheEnv, apply, changes
 
-from hami_webhook.devices.pod_fit import PodRequest, read_pod_request, shape_of
+from hami_webhook.devices.pod_fit import PodRequest, shape_of
 from hami_webhook.devices.reasons import NODE_UNREGISTERED
-from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.scoring import best_first, node_rank
 from hami_webhook.state.cluster_cache import ClusterCache
 
-from .placer_env import CORES, GPU, MEM, NOW, VENDORS
+from .placer_env import CORES, GPU, MEM, NOW, VENDORS, request_of
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 ASKING = (
@@ -56,12 +55,6 @@ questions = st.tuples(
 UNIT = {GPU: 1, MEM: 1500, CORES: 15}
 
 
-def ask_of(raw: dict[str, Any]) -> PodRequest:
-    ask = read_pod_request(Pod.from_object(raw), VENDORS, "spread")
-    assert ask is not None
-    return ask
-
-
 def check(
     memory: FilterCache, state: ClusterCache, ask: PodRequest, limits: dict[str, int] | None, names: list[str]
 ) -> None:
@@ -91,13 +84,13 @@ def test_the_memory_answers_as_the_nodes_would_now(steps: list[Any], most: int) 
     for step in steps:
         if step and step[0] == "ask":
             _, which, limits, names = step
-            check(memory, env.state, ask_of(ASKING[which]), limits, names)
+            check(memory, env.state, request_of(ASKING[which]), limits, names)
             continue
         for change in step:
             version += 1
             apply(env, change, version)
     for raw in ASKING:
-        ask = ask_of(raw)
+        ask = request_of(raw)
         for limits in (None, *({MEM: limit} for limit in (3, 1, 2, 0, 4)), *({GPU: limit} for limit in (1, 0, 2))):
             check(memory, env.state, ask, limits, [*NAMES])
 
@@ -113,7 +106,7 @@ def known(*names: str) -> tuple[ClusterCache, FilterCache]:
     return state, FilterCache(state, VENDORS, "binpack")
 
 
-PLAIN, SIBLING, ELSEWHERE = map(ask_of, ASKING[:3])
+PLAIN, SIBLING, ELSEWHERE = map(request_of, ASKING[:3])
 
 
 def test_a_pod_of_the_same_shape_asks_only_nodes_that_changed_since() -> None:
@@ -148,7 +141,7 @@ def test_a_budget_that_moved_asks_anew_only_where_it_would_say_otherwise() -> No
 def test_too_much_to_remember_gives_up_what_was_asked_longest_ago() -> None:
     state, _ = known(*"abc")
     memory = FilterCache(state, VENDORS, "binpack", 6)
-    others = [ask_of(pod("p", gpu=1, mem=memory_)) for memory_ in (1, 2, 3)]
+    others = [request_of(pod("p", gpu=1, mem=memory_)) for memory_ in (1, 2, 3)]
     for ask in (*others[:2], others[0], others[2], others[0]):
         memory.filtered(ask, None, "abc")
     assert memory.tested == 9

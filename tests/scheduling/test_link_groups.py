@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.logs import TRACE
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.state.cluster_cache import ClusterCache
 
-from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
+from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv, request_of
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 REQUIRED = {**TOPOLOGY, "nvidia.com/require-nvlink": "true"}
@@ -156,8 +155,7 @@ def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
         best = oracle.best(count, required=notes is REQUIRED)
         if best is not None:
             expected.append((oracle.key(best), name, [f"{name}{card}" for card in best]))
-    request = read_pod_request(Pod.from_object(pod("p", gpu=count, mem=1024, annotations=notes)), VENDORS, "spread")
-    assert request is not None
+    request = request_of(pod("p", gpu=count, mem=1024, annotations=notes))
     found = evaluate(list(state.views()), request, VENDORS, None, "binpack")
     chosen = [(fit.node, [device.uuid for device in fit.fit.rows[0]["NVIDIA"].devices]) for fit in found.fits]
     assert chosen == [(name, cards) for _, name, cards in sorted(expected)]

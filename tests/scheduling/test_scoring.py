@@ -10,9 +10,9 @@ from builders import bound_pod, card, node, pod
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import Allocation
-from hami_webhook.devices.pod_fit import NodeFit, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Node
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.scoring import (
     NodeRank,
@@ -25,7 +25,7 @@ from hami_webhook.scheduling.scoring import (
     success_message,
 )
 
-from .placer_env import VENDORS, PlacerEnv
+from .placer_env import VENDORS, PlacerEnv, request_of, view_of
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -48,8 +48,7 @@ NODE_POLICY = "hami.io/node-scheduler-policy"
 async def test_a_nodes_score_is_what_is_taken_of_all_its_cards(cards: list[JSON], taken: str, score: float) -> None:
     env = PlacerEnv()
     await env.add(node("n", *cards), bound_pod("p", "n", taken))
-    view = env.state.view("n")
-    assert view is not None
+    view = view_of(env.state)
     assert node_score(view) == pytest.approx(score)
 
 
@@ -160,8 +159,7 @@ def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
     env = PlacerEnv()
 
     env.state.set_node(Node.from_object(node(name, card("x", 8000))), 0)
-    view = env.state.view(name)
-    assert view is not None
+    view = view_of(env.state, name)
     return ScoredNode(NodeFit(name, [{"NVIDIA": Allocation("NVIDIA", (), candidates)}]), view, score)
 
 
@@ -180,8 +178,7 @@ def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
 def test_scores_that_differ_by_less_than_a_millionth_are_equal(
     scores: dict[str, float], policy: str, order: str
 ) -> None:
-    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "spread")
-    assert ask is not None
+    ask = request_of(pod("p", gpu=1), "spread")
     fits = [scored(name, score) for name, score in scores.items()]
     assert "".join(found.fit.node for found in ranked(fits, ask, VENDORS, policy)) == order
 
@@ -227,8 +224,7 @@ def test_failures_are_told_by_label_and_then_in_sum(failed: dict[str, Rejection]
 def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it_is_busy(policy: str) -> None:
     scores = {"a": 1.0, "b": 1.0, "c": 2.0} if policy == "spread" else {"a": 2.0, "b": 2.0, "c": 1.0}
     fits = [NodeRank(name, score) for name, score in scores.items()]
-    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
-    assert ask is not None
+    ask = request_of(pod("p", gpu=1), policy)
     for busy, order in ((), "abc"), ("a", "bac"), ("ab", "abc"), ("c", "abc"):
         assert "".join(each.node for each in best_first(fits, ask, policy, set(busy))) == order
         graded = grades(fits, ask, policy, 10, set(busy))
@@ -240,8 +236,7 @@ def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it
 def test_a_node_whose_lock_was_given_up_comes_after_worse_ones(policy: str) -> None:
     scores = {"a": 1.0, "b": 2.0, "c": 3.0} if policy == "spread" else {"a": 3.0, "b": 2.0, "c": 1.0}
     fits = [NodeRank(name, score) for name, score in scores.items()]
-    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
-    assert ask is not None
+    ask = request_of(pod("p", gpu=1), policy)
     assert "".join(each.node for each in best_first(fits, ask, policy, {"b"}, {"a"})) == "bca"
     assert grades(fits, ask, policy, 10, {"b"}, {"a"}) == {"b": 10, "c": 5, "a": 0}
 
@@ -251,7 +246,6 @@ def test_a_node_whose_lock_was_given_up_comes_after_worse_ones(policy: str) -> N
 def test_the_node_whose_lock_the_pod_has_comes_first(policy: str, contended: set[str]) -> None:
     scores = {"a": 1.0, "b": 2.0, "c": 3.0} if policy == "spread" else {"a": 3.0, "b": 2.0, "c": 1.0}
     fits = [NodeRank(name, score) for name, score in scores.items()]
-    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
-    assert ask is not None
+    ask = request_of(pod("p", gpu=1), policy)
     assert "".join(each.node for each in best_first(fits, ask, policy, {"c"}, contended, ["c"])) == "cab"
     assert grades(fits, ask, policy, 10, {"c"}, contended, ["c"]) == {"c": 10, "a": 5, "b": 0}

@@ -7,14 +7,13 @@ from itertools import count
 
 from builders import bound_pod, card, node, pod
 
-from hami_webhook.devices.pod_fit import read_pod_request
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.time_slices import SLICE, Steps, TimeSlices, run_at_once
 
-from .placer_env import NOW, VENDORS, PlacerEnv
+from .placer_env import NOW, VENDORS, PlacerEnv, request_of
 
 
 async def test_work_is_interrupted_when_its_slice_is_over_and_only_then() -> None:
@@ -50,8 +49,7 @@ async def env_of(*names: str) -> PlacerEnv:
 def test_each_node_tested_is_a_step_of_its_own_and_known_ones_are_none() -> None:
     env = asyncio.run(env_of(*"abcd"))
     memory = FilterCache(env.state, VENDORS, "binpack")
-    request = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "spread")
-    assert request is not None
+    request = request_of(pod("p", gpu=1))
     assert len(list(memory.filtering(request, None, "abcd"))) == 4
     assert not list(memory.filtering(request, None, "dcba"))
 
@@ -60,8 +58,7 @@ def test_what_another_filter_does_in_an_interruption_changes_no_answer() -> None
     """Another pod of the shape with another priority or budget has its own answers."""
     env = asyncio.run(env_of(*"abc"))
     memory = FilterCache(env.state, VENDORS, "binpack")
-    request = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "spread")
-    assert request is not None
+    request = request_of(pod("p", gpu=1))
     steps = memory.filtering(request, None, "abc")
     next(steps)
     for name in "abc":  # another filter, after which each node changes

@@ -9,6 +9,7 @@ from admission.clusters import NOW, core_on
 from builders import card, node, pod
 from dra.objects import HAMI, resource_slice, share
 from quota.objects import claiming_vendors
+from scheduling.placer_env import view_of
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
@@ -36,15 +37,13 @@ def claim(memory: str, cores: str = "10", device: str = CARD) -> JSON:
 
 
 def used(core: Core) -> tuple[int, int, int]:
-    view = core.state.view("n1")
-    assert view is not None
+    view = view_of(core.state, "n1")
     found = view.used("NVIDIA", CARD)
     return found.slots, found.memory, found.cores
 
 
 def fits(core: Core, memory: int) -> bool:
-    view = core.state.view("n1")
-    assert view is not None
+    view = view_of(core.state, "n1")
     raw = pod("p", namespace="team-a", uid="p", gpu=1, mem=memory)
     request = read_pod_request(Pod.from_object(raw), core.vendors, "")
     assert request is not None
@@ -81,16 +80,14 @@ def test_a_card_is_the_same_as_soon_as_its_slice_is_there_and_as_long(core: Core
 def test_a_card_of_another_uuid_is_another_card(core: Core) -> None:
     core.caches.put(Kind.RESOURCE_SLICES, resource_slice("n1", share(CARD), share("GPU-9")))
     core.caches.put(Kind.RESOURCE_CLAIMS, claim("30000Mi", device="GPU-9"))
-    view = core.state.view("n1")
-    assert view is not None
+    view = view_of(core.state, "n1")
     assert view.usage == {}
 
 
 def test_an_eviction_frees_no_share_of_a_claim(core: Core) -> None:
     core.caches.put(Kind.RESOURCE_CLAIMS, claim("30000Mi"))
     core.caches.put(Kind.PODS, placed(1000))
-    view = core.state.view("n1")
-    assert view is not None
+    view = view_of(core.state, "n1")
     snapshot = NodeSnapshot(view, core.state.allocations("n1"), {})
     assert [each.pod.name for each in snapshot.allocations] == ["q"]
     assert snapshot.without(["q"], core.vendors).used("NVIDIA", CARD).memory == 30000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builders import bound_pod, card, container, node, pod
 from msgspec.structs import replace
-from scheduling.placer_env import ALLOCATED, NOW, REGISTER, VENDORS, amounts
+from scheduling.placer_env import ALLOCATED, NOW, REGISTER, VENDORS, amounts, view_of
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Node, Pod
@@ -51,15 +51,11 @@ def known(*objects: JSON, now: float = NOW) -> ClusterCache:
 
 
 def used(state: ClusterCache, uuid: str, name: str = "n") -> tuple[int, int, int]:
-    view = state.view(name)
-    assert view is not None
-    return amounts(view.used("NVIDIA", uuid))
+    return amounts(view_of(state, name).used("NVIDIA", uuid))
 
 
 def cards(state: ClusterCache, name: str = "n") -> list[str]:
-    view = state.view(name)
-    assert view is not None
-    return [device.uuid for inventory in view.inventories.values() for device in inventory.devices]
+    return [device.uuid for inventory in view_of(state, name).inventories.values() for device in inventory.devices]
 
 
 def held(raw: JSON, **status: Any) -> JSON:
@@ -76,8 +72,7 @@ def test_pods_on_a_card_that_becomes_unhealthy_stay_and_it_is_open_again_when_it
     state = known(node("n", card("G", 8000), card("H", 8000)), bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
 
     def is_open() -> list[bool]:
-        view = state.view("n")
-        assert view is not None
+        view = view_of(state)
         return [view.has_free_slot(device) for device in view.inventories["NVIDIA"].devices]
 
     assert is_open() == [True, True]
@@ -105,8 +100,7 @@ def test_what_a_node_says_wrong_of_its_cards_health_is_told_and_closes_none() ->
     unreadable["metadata"]["annotations"]["hami.io/unhealthy-cards"] = "{"
     state.set_node(read_node(unreadable), NOW)
     assert [problem.text for problem in state.problems()] == ["hami.io/unhealthy-cards is ignored: it is no JSON"]
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     assert view.has_free_slot(view.inventories["NVIDIA"].devices[0])
 
 
@@ -267,8 +261,7 @@ def test_instances_are_marks_on_their_card() -> None:
     raw = bound_pod("p", "n", "M,NVIDIA,10240,28:;")
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
     state = known(node("n", MIG_CARD), raw)
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     assert view.closed == frozenset()
     (mark,) = view.used("NVIDIA", "M").marks
     assert (mark.profile, mark.placement.start, mark.placement.size) == ("2g", 2, 2)
@@ -279,8 +272,7 @@ def test_an_instance_stays_marked_after_the_init_container_that_held_it() -> Non
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
     raw["spec"] = pod("p", container(), init=[container("init", gpu=1)], nodeName="n")["spec"]
     state = known(node("n", MIG_CARD), held(raw, initContainerStatuses=TERMINATED))
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     usage = view.used("NVIDIA", "M")
     assert amounts(usage) == (0, 0, 0)
     assert len(usage.marks) == 1
@@ -304,12 +296,10 @@ def test_cards_whose_instances_are_unknown_are_closed(text: str, note: str | Non
     if note is not None:
         raw["metadata"]["annotations"][MIG_NOTE] = note
     state = known(node("n", MIG_CARD, card("G", 8000)), raw)
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     assert {uuid for _, uuid in view.closed} == closed
     state.remove_pod("p")
-    view = state.view("n")
-    assert view is not None
+    view = view_of(state)
     assert view.closed == frozenset()
 
 
@@ -430,11 +420,9 @@ def test_a_generation_grows_with_what_is_read_and_with_nothing_else(
     change: Callable[[ClusterCache], None], grows: bool
 ) -> None:
     state = known(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,1,1:;"))
-    before = state.view("n")
-    assert before is not None
+    before = view_of(state)
     change(state)
-    after = state.view("n")
-    assert after is not None
+    after = view_of(state)
     assert (after.generation > before.generation) is grows
     assert (after is before) is not grows
 

@@ -10,11 +10,10 @@ import pytest
 from builders import bound_pod, card, container, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling.placer_env import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS, request_of, view_of
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.model import NodeView
-from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
@@ -43,12 +42,6 @@ def tell(state: ClusterCache, obj: JSON) -> None:
         state.set_node(Node.from_object(obj), NOW)
 
 
-def view_of(state: ClusterCache) -> NodeView:
-    found = state.view("n")
-    assert found is not None
-    return found
-
-
 def holders(state: ClusterCache) -> dict[str, list[str]]:
     """Who is on which card."""
     usage = sorted(view_of(state).usage.items())
@@ -56,10 +49,7 @@ def holders(state: ClusterCache) -> dict[str, list[str]]:
 
 
 def fits(state: ClusterCache, asking: JSON) -> bool:
-    read = Pod.from_object(asking)
-    request = read_pod_request(read, VENDORS, "spread")
-    assert request is not None
-    found = fit_pod(view_of(state), request, VENDORS, None)
+    found = fit_pod(view_of(state), request_of(asking), VENDORS, None)
     assert isinstance(found, NodeFit | Rejection)
     return isinstance(found, NodeFit)
 
