@@ -324,7 +324,7 @@ def test_a_fault_of_a_vendor_s_rules_is_counted_and_logged_for_each_node(monkeyp
         raise RuntimeError
 
     nvidia = CHART["NVIDIA"]
-    monkeypatch.setattr(nvidia, "order", fail)
+    monkeypatch.setattr(nvidia, "selection", fail)
     before = CHART.faults.counts["fit"]
     assert asked(FitEnv(GPUS), pod(gpu=1, mem=1000)) == 4
     assert CHART.faults.counts["fit"] == before + 4

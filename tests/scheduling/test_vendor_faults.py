@@ -207,10 +207,10 @@ def test_explain_says_that_it_is_ours(bad_check: Check) -> None:
 @pytest.mark.vendor_faults
 async def test_the_answer_goes_when_the_node_changes(monkeypatch: pytest.MonkeyPatch, faults: VendorFaults) -> None:
     def failing(*arguments: object, **more: object) -> list[int]:
-        raise RuntimeError("order")
+        raise RuntimeError("selection")
 
     with monkeypatch.context() as patch:
-        patch.setattr(NVIDIA, "order", failing)
+        patch.setattr(NVIDIA, "selection", failing)
         env = ExtenderEnv("cooperative")
         await env.add(NODES[0], pod("p", gpu=1, mem=1000))
         assert (await env.filter("p", "bad"))["FailedNodes"] == {"bad": INTERNAL}
