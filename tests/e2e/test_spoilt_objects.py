@@ -11,8 +11,9 @@ import os
 
 import pytest
 
-from .deployment import Deployment, Kubectl, eventually
+from .deployment import Deployment, eventually
 from .objects import MEM, add_node, gpu_node, pod, quota
+from .scheduling import messages
 
 
 @pytest.fixture
@@ -67,13 +68,9 @@ def test_junk_in_ledgers_nodes_and_pods(program: Deployment, space: str) -> None
     kubectl("delete", "pod", "plain", "-n", space, "--grace-period=0", "--force")
     for name in ("garbage", "future", "deep"):
         eventually(functools.partial(kubectl.used, space, name), {"gpu": "1", "gpumem": "1k"})
-    eventually(lambda: "1 of 2 NVIDIA cards are registered without memory" in said_of_nodes(kubectl))
+    eventually(lambda: "1 of 2 NVIDIA cards are registered without memory" in messages(kubectl, "default"))
     kubectl("delete", "node", "junk", "memoryless")
     # it is the process that was started, and no loop of it failed
     assert program.ready("hami-webhook-0")
     assert program.replicas == running
     assert program.metric("hami-webhook-0", "hami_webhook_loop_failures_total") == failures
-
-
-def said_of_nodes(kubectl: Kubectl) -> str:
-    return str([each["message"] for each in kubectl.get("events", "-n", "default")["items"]])
