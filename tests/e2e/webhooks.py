@@ -93,7 +93,7 @@ def _asked(
             program.kubectl("delete", f"{kind.lower()}webhookconfiguration", name)
 
 
-def configuration(kind: str, name: str, url: str, authority: bytes, **more: object) -> JSON:
+def configuration(kind: str, name: str, url: str, authority: bytes, /, **more: object) -> JSON:
     """A `Mutating` or a `Validating` configuration for new pods; `more` is the webhook's."""
     webhook = {
         "name": "another.example.com",
