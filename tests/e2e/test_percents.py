@@ -123,6 +123,8 @@ def test_a_percent_follows_cards_that_fall_sick_and_come_back_and_nothing_is_ove
     kubectl.apply(of_team(model, model, hard={GPU: "40%"}, deviceTypes=[model]))
     eventually(limit, "4")
     assert refused_or_created(12) == (8, 4)
+    heading, row = kubectl("get", "aq", model).splitlines()
+    assert row[heading.index("GPU HARD") :].split()[0] == "4"
     fall_sick(5)
     eventually(limit, "2")
     assert f"used: {GPU}=4, limited: {GPU}=2" in kubectl.refused(mine("more"))
