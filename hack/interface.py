@@ -275,7 +275,7 @@ def _properties(path: str, schema: dict[str, Any]) -> Iterator[Item]:
 
 _SERVED_BY = {
     "server/app.py": "webhook",
-    "server/roles/extender.py": "extender",
+    "server/extender_app.py": "extender",
     "server/probes.py": "every process",
     "kubectl/ui/pages.py": "kubectl hami ui",
 }
