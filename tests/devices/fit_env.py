@@ -9,6 +9,7 @@ from typing import Any
 
 import builders
 import jsonpatch
+from builders import container
 from every_node import evaluate
 
 from hami_webhook.admission.denial import Denied
@@ -75,9 +76,13 @@ class Names:
         named = {self.count: count, self.memory: memory, self.cores: cores}
         return {name: amount for name, amount in named.items() if amount is not None}
 
+    def container(self, *amounts: object) -> JSON:
+        """As docs/adding-a-vendor.md writes it."""
+        return container(**self.limits(*amounts))
+
     def pod(self, name: str = "p", *amounts: object) -> JSON:
         """A pod of one container that asks for one card, unless told otherwise."""
-        return pod(name, **self.limits(*(amounts or (1,))))
+        return pod(name, self.container(*(amounts or (1,))))
 
 
 @dataclass(frozen=True)
