@@ -15,7 +15,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .fit_env import CHART, JSON, Admitted, FitEnv, Placed, configured, pod
+from .fit_env import CHART, JSON, NOW, Admitted, FitEnv, Placed, configured, placed_pod, pod
 
 VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
 NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
@@ -265,6 +265,15 @@ def test_a_whole_card_is_booked_as_what_it_is(
     result = env(node).placed(pod("p", with_limits(n=count)))
     assert (result.annotations[ALLOCATED], result.annotations["mthreads.com/gpu-index"]) == (record, index)
     assert [result.debits[f"limits.{name}"] for name in (VGPU, MEM, CORE)] == debits
+
+
+def test_a_whole_card_is_exclusive_even_where_memory_and_cores_are_free() -> None:
+    where = env(mt_node(16, 192))
+    held = {ALLOCATED: "mt-1-mthreads-0,Mthreads,0,0:;"}
+    where.state.set_pod(placed_pod("u", with_limits(n=1), on="mt-1", **held), NOW)
+    assert placed(where, pod("p", with_limits(n=1))) == "1/1 ExclusiveDeviceAllocateConflict"
+    # all cores without being a whole card
+    assert placed(where, pod("p", with_limits(n=1, mem=64, core=16))) == "mt-1-mthreads-0,Mthreads,32768,16:;"
 
 
 def small(name: str, sidecar: bool = False, mem: int = 32) -> JSON:
