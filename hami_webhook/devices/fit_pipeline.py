@@ -35,7 +35,6 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.model import AllocatedDevice, Allocation
-from hami_webhook.devices.pod_preferences import order
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.step_limit import OutOfSteps
 from hami_webhook.devices.vendor import Vendor
@@ -126,8 +125,7 @@ def _attempt(
         for position, device in enumerate(fit_request.inventory.devices)
         if device.uuid not in fit_request.excluded
     ]
-    terms = fit_request.terms
-    ordered = [cards[i] for i in order(cards, terms.policy, terms.weights, numa_bound=numa_bound)]
+    ordered = [cards[i] for i in vendor.order(cards, fit_request.terms, numa_bound=numa_bound)]
     first = _walk(vendor, fit_request, ordered, trace, numa_bound=numa_bound)
     if (
         isinstance(first, Allocation)

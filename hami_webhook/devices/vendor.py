@@ -55,7 +55,7 @@ from hami_webhook.devices.model import (
     WholeCard,
 )
 from hami_webhook.devices.occupancy import AMOUNTS_ALONE, Occupancy
-from hami_webhook.devices.pod_preferences import NUMA_BIND, CardPolicy, ListRule, parse_weights
+from hami_webhook.devices.pod_preferences import NUMA_BIND, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -380,6 +380,10 @@ class Vendor:
         if fit_request.request.count > len(fit_request.inventory.devices):
             return Rejection(bare=reasons.NODE_INSUFFICIENT_DEVICE)
         return None
+
+    def order(self, cards: Sequence[Candidate], terms: Constraints, *, numa_bound: bool) -> list[int]:
+        """The indices of the cards in the order they are tried; here by the pod's policy (docs/spec/core.md#7.4)."""
+        return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
     def needed(self, request: Request, device: Device) -> tuple[int, int]:
         """MiB and cores that the request needs on this card; cores in the unit in which the card's are registered."""
