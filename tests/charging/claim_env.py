@@ -45,6 +45,16 @@ def claiming(name: str, *templates: str, uses: str = "", **fields: Any) -> JSON:
     return found
 
 
+BY_LIMITS: JSON = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+
+
+def by_both(limits: JSON, *templates: str, uses: str = "") -> JSON:
+    """A pod that asks for cards by limits and by claims."""
+    both = claiming("a", *templates, uses=uses)
+    both["spec"]["containers"][0]["resources"] = {"limits": limits}
+    return both
+
+
 async def publish(found: QuotaEnv, *slices: JSON, **templates: JSON) -> None:
     """Slices, the classes, and templates."""
     for each in slices or (resource_slice("n1", share("a0"), share("a1")),):

@@ -17,7 +17,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.floors import floor_id
 
-from .claim_env import TEN, Cluster, claiming, got, owned_by, publish, spec, template
+from .claim_env import BY_LIMITS, TEN, Cluster, by_both, claiming, got, owned_by, publish, spec, template
 
 DRIVER = "gpu.example.com"
 
@@ -99,16 +99,6 @@ async def test_a_pod_is_charged_what_its_claims_will_cost_at_least(requests: JSO
         assert team.used() == expected
         await team.run(100)
         assert team.used() == expected
-
-
-BY_LIMITS: JSON = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-
-
-def by_both(limits: JSON, *templates: str, uses: str = "") -> JSON:
-    """A pod that asks for cards by limits and by claims."""
-    both = claiming("a", *templates, uses=uses)
-    both["spec"]["containers"][0]["resources"] = {"limits": limits}
-    return both
 
 
 async def test_a_pod_asks_for_cards_of_a_vendor_in_one_way() -> None:

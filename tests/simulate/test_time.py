@@ -70,6 +70,14 @@ def test_pods_that_ended_by_then_are_gone(simulate: Simulate, at: str, seconds: 
     assert (found["placement"] is None) == bool(waits)
 
 
+def test_a_short_pod_passes_the_one_that_starts_later(simulate: Simulate) -> None:
+    cluster = [CARD, queueing(2), running(3600)]
+    run = simulate(cluster, asking("large", gpu=2), asking("long", 7200), asking("short", 600), flags=("--at", AT))
+    assert "starts by 2026-01-01T01:00:40Z at the latest" in run.pod("large")["waits"]
+    assert "1 pod waits before it" in run.pod("long")["waits"]
+    assert run.pod("short")["placement"]["node"] == "n1"
+
+
 def test_the_table_says_it_too(simulate: Simulate) -> None:
     paths = [simulate.file(name, listed(*found)) for name, found in FILES]
     run = simulate.main("simulate", "--cluster", *paths, "--at", AT)
