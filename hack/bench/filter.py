@@ -21,7 +21,6 @@ from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.objects import CARD_MEMORY, CARDS, JSON, gpu, node, node_name, pod_with, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.model import NodeView
 from hami_webhook.kube.objects import Node, Pod
@@ -31,6 +30,7 @@ from hami_webhook.scheduling.node_classes import NodeClasses
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import Placer
 from hami_webhook.scheduling.protocol import decode_args, encode_filtered
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.time_slices import TimeSlices
 

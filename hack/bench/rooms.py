@@ -41,7 +41,6 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.config.drivers import DraSection
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.queueing.releaser import QueueReleaser
@@ -50,6 +49,7 @@ from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import LockedNodes
 from hami_webhook.scheduling.protocol import decode_args, decode_binding
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.server.app import application, review_routes
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry

@@ -22,7 +22,6 @@ from hack.explore.rules import QUOTAS, Broken
 from hack.explore.world import TEAM, Actor, Choice, Scenario, World
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.controller.informers import SharedInformers
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.decisions import Decisions
@@ -33,6 +32,7 @@ from hami_webhook.scheduling.left_locks import release_left_locks
 from hami_webhook.scheduling.node_locks import NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import LockedNodes
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.state.caches import Subscriber
 
 CONTROLLER = "controller"

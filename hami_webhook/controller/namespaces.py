@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from hami_webhook.charging.namespaces import ignored_annotations
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.loops import Sleep, repeat
-from hami_webhook.namespaces import ignored_annotations
 from hami_webhook.state.cluster_view import ClusterView
 
 EVERY = 30.0

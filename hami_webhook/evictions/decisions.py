@@ -27,8 +27,9 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.logs import of_pod
 from hami_webhook.quota.runtime import grace_of
 from hami_webhook.scheduling.event_recorder import record_event
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue
+from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.state.nominations import Nomination, Nominations
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Decisions:
         placer: Placer,
         nominations: Nominations,
         limits: EvictionLimits,
-        queue: SchedulingQueue,
+        queue: RequeueTrigger,
         *,
         dry_run: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -28,12 +28,13 @@ from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.filter_cache import FittingNodes
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
+from hami_webhook.scheduling.framework import Handle, keep_latest
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, PlacementSuperseded, Placer, Unschedulable
 from hami_webhook.scheduling.pod_groups import PodGroups
 from hami_webhook.scheduling.post_filter import PostFilter
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.scheduling.scoring import failed_nodes
 from hami_webhook.time_slices import TimeSlices
 
@@ -75,7 +76,7 @@ class Extender:
         handle: Handle,
         placer: Placer,
         locks: NodeLocks,
-        queue: SchedulingQueue,
+        queue: RequeueTrigger,
         *,
         single: bool,
         schedulers: Callable[[], Collection[str]] = tuple,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -46,19 +46,3 @@ class Handle(Struct, frozen=True):
     quotas: Callable[[str], Sequence[ResourceQuota] | None] = lambda namespace: None
     pods_complete: Callable[[int], bool] = lambda version: False
     disruption_budgets: Callable[[], Iterable[PodDisruptionBudget]] = tuple
-
-
-class SchedulingQueue(Protocol):
-    """kube-scheduler's queue, as far as it can be reached from here: by when it tries pods again."""
-
-    def refused(self, uid: str) -> None:
-        """No node takes the pod."""
-        ...
-
-    def settled(self, uid: str) -> None:
-        """The pod has a place, or is gone."""
-        ...
-
-    def freed(self) -> None:
-        """Something was freed: a retry may succeed."""
-        ...

@@ -21,10 +21,11 @@ from hami_webhook.devices.pod_fit import BadRequest, PodRequest, shape_of, vendo
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
-from hami_webhook.scheduling.framework import Handle, SchedulingQueue, keep_latest
+from hami_webhook.scheduling.framework import Handle, keep_latest
 from hami_webhook.scheduling.node_locks import LockContended
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
 from hami_webhook.scheduling.post_filter import GroupPostFilter
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class PodGroups:
         self,
         handle: Handle,
         placer: Placer,
-        queue: SchedulingQueue,
+        queue: RequeueTrigger,
         quotas_of: Callable[[str], Awaitable[Sequence[ResourceQuota]]],
         binding: Collection[str],
         preemption: GroupPostFilter | None = None,

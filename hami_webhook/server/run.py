@@ -29,11 +29,11 @@ from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.own_pod import OwnPod
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.core_options import options_of
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.loops import Loops
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.server.app import Sources, application, review_routes
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.limits import ListenerLimits

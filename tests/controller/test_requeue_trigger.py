@@ -13,13 +13,13 @@ import pytest
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.capacity_notifier import CapacityNotifier
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.unhealthy_cards import ANNOTATION as UNHEALTHY
 from hami_webhook.devices.unhealthy_cards import UnhealthyCard, encode
+from hami_webhook.scheduling.capacity_notifier import CapacityNotifier
+from hami_webhook.scheduling.requeue_trigger import TOUCHED, RequeueTrigger
 
 NOW = 1_767_225_600.0
 CARD = {"id": "G", "count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA A10", "mode": "hami-core"}

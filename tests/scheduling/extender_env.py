@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
@@ -17,6 +18,7 @@ from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import LockedNodes, SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.time_slices import TimeSlices
 
 from .placer_env import VENDORS, PlacerEnv, uninterrupted
@@ -25,10 +27,11 @@ MODES = ("single", "cooperative")
 MUTEX = LOCK
 
 
-class RecordedQueue:
+class RecordedQueue(RequeueTrigger):
     """What kube-scheduler's queue would be told: the UIDs of pods, and how often something was freed."""
 
     def __init__(self) -> None:
+        super().__init__(MemoryCluster(lambda: 0.0), lambda: None, clock=lambda: 0.0)
         self.refusals: list[str] = []
         self.placed: list[str] = []
         self.times_freed = 0

@@ -13,11 +13,11 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.core_options import options_of
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.protocol import Binding, decode_args
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.roles import Shared

@@ -11,20 +11,20 @@ from hami_webhook.admission.identities import claims_profile
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.kubernetes import REQUEST_TIMEOUT
 from hami_webhook.config import Settings
-from hami_webhook.controller.capacity_notifier import CapacityNotifier
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.decisions import Decisions
 from hami_webhook.evictions.pod_preemption import Preemption
 from hami_webhook.kube.objects import Pod
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling.capacity_notifier import CapacityNotifier
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.framework import Handle
 from hami_webhook.scheduling.left_locks import release_left_locks
 from hami_webhook.scheduling.node_locks import NodeLocks, ShownNodes
 from hami_webhook.scheduling.placer import LockedNodes
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.process_metrics import PreemptionCollector

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.preemption import gives_room
+from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.state.caches import Change, Subscriptions
 
 
