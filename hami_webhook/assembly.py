@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, partial
 
-from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.charging.claims import ChargeTiming, ClaimCharger
 from hami_webhook.charging.kinds import ChargedKinds
-from hami_webhook.charging.namespace_labels import NamespaceLabels
+from hami_webhook.charging.namespaces import LiveNamespaces
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.charging.recomputer import PodReader
@@ -24,14 +23,13 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.evictions.limits import EvictionLimits
 from hami_webhook.kube.objects import RESERVATION, Pod, ResourceQuota
-from hami_webhook.namespaces import LiveNamespaces
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.queueing.headroom import QueueHeadroom
 from hami_webhook.quota.claims import ClaimReader
 from hami_webhook.quota.deleted_ledgers import DeletedLedgers
 from hami_webhook.quota.ledger import new_attempt
 from hami_webhook.quota.pricing import ClusterCapacity
-from hami_webhook.quota_ports.claims import ClaimPort, claim_inventory
+from hami_webhook.quota_ports.claims import ClaimHandler, claim_inventory
 from hami_webhook.quota_ports.pods import PodPort, Pricing
 from hami_webhook.scheduling.boundary import PolicyEnforcer
 from hami_webhook.scheduling.framework import Handle
@@ -81,7 +79,7 @@ class Core:
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
         """Unexpected exceptions that loops survived, by loop."""
-        self.namespaces = LiveNamespaces(cluster, self.caches)
+        self.namespaces = LiveNamespaces(cluster, self.caches, clock=clock)
         kinds = ChargedKinds(
             vendors=vendors,
             devices=self.state.capacity,
@@ -101,14 +99,15 @@ class Core:
         self.quotas, self.accelerator_quotas = own.store, shared.store
         self.recomputer, self.accelerator_recomputer = own.recomputer, shared.recomputer
         self.queues = ChargeQueues(own.queue, shared.queue)
-        labels = NamespaceLabels(cluster, self.caches, clock=clock)
-        self.charger = PodCharger(self.queues, shared.queue, labels, clock=clock, timeout=options.charge_timeout)
+        self.charger = PodCharger(
+            self.queues, shared.queue, self.namespaces, clock=clock, timeout=options.charge_timeout
+        )
         members = self.state.by_namespace.there
         headroom = QueueHeadroom(self.caches.queued, members, self.charger.known, vendors, self.capacity, clock)
         timing = ChargeTiming(clock, options.charge_timeout, placement_ttl)
         passing = headroom.refusal_of_claim
         claim_charger = ClaimCharger(cluster, vendors, with_claims, claims, self.charger, self.queues, passing, timing)
-        self.claims = ClaimHandler(ClaimPort(claim_charger, watches) if vendors.drivers else None)
+        self.claims = ClaimHandler(claim_charger if vendors.drivers else None, watches)
         pricing = Pricing(vendors, self.capacity, clock, placement_ttl)
         self.boundary = PolicyEnforcer(vendors, policies, self.namespaces.namespace)
         self._options = options

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from hami_webhook.charging.namespace_labels import NamespaceLabels
+from hami_webhook.charging.namespaces import LiveNamespaces
 from hami_webhook.charging.queue import ChargeCounts, ChargeQueue, ChargeResult, Outcome
 from hami_webhook.charging.queues import ChargeQueues
 from hami_webhook.charging.sources import ALL_NAMESPACES
@@ -31,7 +31,7 @@ class PodCharger:
         self,
         queues: ChargeQueues,
         shared: ChargeQueue,
-        labels: NamespaceLabels,
+        namespaces: LiveNamespaces,
         *,
         clock: Callable[[], float],
         timeout: float,
@@ -39,7 +39,7 @@ class PodCharger:
         self._queues = queues
         self._own = queues.own
         self._shared = shared
-        self._labels = labels
+        self._namespaces = namespaces
         self._clock = clock
         self._timeout = timeout
 
@@ -106,7 +106,7 @@ class PodCharger:
                 if not found.current:
                     await self._shared.store.look(ALL_NAMESPACES)
                     found = self._shared.known(ALL_NAMESPACES)
-                if not found.none and await self._labels.refresh(pod.namespace):
+                if not found.none and await self._namespaces.refresh(pod.namespace):
                     await self._shared.store.look(ALL_NAMESPACES, fresh=True)
                     found = self._shared.known(ALL_NAMESPACES)
         except TimeoutError:

@@ -1,46 +1,46 @@
-"""How reviews of ResourceClaims reach the quotas (docs/spec/dra.md#7)."""
+"""Reviews of ResourceClaims: a new one, and what one is allocated (docs/spec/dra.md#7).
+
+A claim that asks for no device of ours costs nothing, and none is changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.review import UNCHANGED, Answer, ClaimReview, audit_of
 from hami_webhook.charging.claims import ClaimCharger
-from hami_webhook.charging.queue import ChargeResult, Outcome
-from hami_webhook.cluster.watches import Watches
+from hami_webhook.cluster.watches import NoWatches, Watches
 from hami_webhook.dra.claim_cache import ClaimCache
 from hami_webhook.dra.cost import DeviceInventory
 from hami_webhook.dra.holders import key_of
-from hami_webhook.kube.claims_wire import ResourceClaim
 from hami_webhook.quota.refusals import Refusal
 from hami_webhook.quota_ports.answers import denial, unsynced
 
 
-class ClaimPort:
-    """How claims are charged: ClaimHandler's port to the quotas."""
+class ClaimHandler:
+    """Answers reviews of claims. `charger` is None where claims aren't charged."""
 
-    def __init__(self, charger: ClaimCharger, watches: Watches) -> None:
+    def __init__(self, charger: ClaimCharger | None = None, watches: Watches | None = None) -> None:
         self._charger = charger
-        self._watches = watches
+        self._watches = watches or NoWatches()
 
-    async def created(self, claim: ResourceClaim, *, dry_run: bool, time_left: float | None) -> ChargeResult:
-        return await self._charged(claim, self._charger.created(claim, dry_run=dry_run, time_left=time_left))
-
-    async def allocated(
-        self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None
-    ) -> ChargeResult:
-        charging = self._charger.allocated(former, claim, dry_run=dry_run, time_left=time_left)
-        return await self._charged(claim, charging)
-
-    async def _charged(self, claim: ResourceClaim, charging: Coroutine[Any, Any, Outcome]) -> ChargeResult:
+    async def review(self, review: ClaimReview, time_left: float | None = None) -> Answer:
+        """The answer to a review of a claim. Raises `Denied` for a refusal."""
+        if review.kind != "ResourceClaim":
+            raise Denied(400, f"/claims reviews ResourceClaims, not {review.kind or 'objects without a kind'}")
+        is_new = review.operation == "CREATE" and not review.subresource
+        if self._charger is None or not (is_new or (review.operation, review.subresource) == ("UPDATE", "status")):
+            return UNCHANGED
         if not self._watches.synced:
-            charging.close()
-            raise unsynced(key_of(claim)[0])
-        outcome = await charging
+            raise unsynced(key_of(review.object)[0])
+        if is_new:
+            outcome = await self._charger.created(review.object, dry_run=review.dry_run, time_left=time_left)
+        else:
+            outcome = await self._charger.allocated(
+                review.old_object, review.object, dry_run=review.dry_run, time_left=time_left
+            )
         if isinstance(outcome, Refusal):
             raise denial(outcome)
-        return outcome
+        return Answer(warnings=outcome.warnings, audit=audit_of(outcome.amounts))
 
 
 async def claim_inventory(claims: ClaimCache, watches: Watches) -> DeviceInventory:

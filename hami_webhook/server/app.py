@@ -23,7 +23,6 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hami_webhook.admission.claims import ClaimHandler
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.review import (
@@ -46,6 +45,7 @@ from hami_webhook.admission.review import (
 from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
 from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota_ports.claims import ClaimHandler
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body, within
 from hami_webhook.server.limits import ListenerLimits, TooManyRequests
 from hami_webhook.server.request_metrics import RequestMetrics
@@ -112,7 +112,7 @@ def review_routes(
     steps = {"/mutate": handler.mutate, "/validate": handler.validate, "/webhook": handler.webhook}
     reviews: list[_ReviewRoute] = [
         *(_AdmissionRoute(path, reviewing, parse_review, step) for path, step in steps.items()),
-        _AdmissionRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler(None)).review, "claim"),
+        _AdmissionRoute("/claims", reviewing, parse_claim_review, (claims or ClaimHandler()).review, "claim"),
         _AdmissionRoute("/templates", reviewing, parse_workload_review, stamp_templates, "workload"),
         _WarningRoute("/quotas", reviewing, partial(_quota_warnings, misreadings)),
         _WarningRoute("/names", reviewing, partial(_name_warnings, handler)),
