@@ -146,11 +146,6 @@ def natural(name: str) -> list[tuple[str, int]]:
 _NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,18})", re.ASCII)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def shows_progress() -> bool:
     """Whether somebody watches: standard error is a terminal, and `CI` isn't set."""
     return sys.stderr.isatty() and not os.environ.get("CI")

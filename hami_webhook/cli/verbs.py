@@ -39,7 +39,8 @@ from hami_webhook.simulate.other_nodes import template_of
 from hami_webhook.simulate.replay import without_pods
 from hami_webhook.simulate.replay_report import replayed
 from hami_webhook.simulate.results import Result, show
-from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
+from hami_webhook.simulate.run_options import simulation_options, start_of
+from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.terminal import UsageError, aligned, formatted, print_sentences, without_control_characters
 from hami_webhook.usage.recorded_pods import read_record
 

@@ -23,6 +23,7 @@ from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import MalformedObject, Pod, format_time, parse_time
 from hami_webhook.kube.pod_group import PodGroup
+from hami_webhook.loops import News
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.idle import IdleRule, held_since, idle_rule, limits_idle, strictest
 from hami_webhook.state.cluster_view import ClusterView
@@ -84,7 +85,7 @@ class IdlePods:
         """Since when each look found pods that never used CUDA, on cards that didn't compute then, by UID."""
         self._refused: dict[object, float] = {}
         """When an eviction of each unit was last refused by a budget or failed, in Unix seconds."""
-        self._said = ""
+        self._news = News(logger)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -101,9 +102,9 @@ class IdlePods:
         try:
             held = await self._held(rules)
         except ClusterError as error:
-            self._say(f"nothing is done about idle pods: {error}")
+            self._news.say(f"nothing is done about idle pods: {error}")
             return shortest
-        self._say("")
+        self._news.say("")
         await self._write(held)
         await self._evict(held)
         return shortest
@@ -233,12 +234,6 @@ class IdlePods:
             logger.debug("the condition of an idle pod can't be written: %s: %s", pod.key, error)
             return False
         return True
-
-    def _say(self, text: str) -> None:
-        """Log what is new, not what the last round said."""
-        if text and text != self._said:
-            logger.warning("%s", text)
-        self._said = text
 
 
 def _idle_for(usage: PodUsage | None, since: float, now: float) -> float | None:

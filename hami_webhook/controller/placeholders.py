@@ -40,6 +40,7 @@ from hami_webhook.kube.names import HOSTNAME, INSTANCE_TYPE
 from hami_webhook.kube.objects import MalformedObject, Pod, parse_time
 from hami_webhook.kube.placeholder_label import PLACEHOLDERS, is_placeholder
 from hami_webhook.logs import of_pod
+from hami_webhook.loops import News
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
@@ -118,7 +119,7 @@ class Placeholders:
         """Until when a group gets no placeholders."""
         self._recorded: set[tuple[str, str]] = set()
         """The events that pods got, by UID and reason."""
-        self._said = ""
+        self._news = News(logger)
 
     async def run(self) -> None:
         """Work until cancelled. Placeholders of a former leader are found at once."""
@@ -139,12 +140,9 @@ class Placeholders:
             packing = await self._packed(waiting) if waiting else None
             await self._apply(existing, () if packing is None else packing.used)
         except ClusterError as error:
-            text = f"placeholders stay as they are: {error}"
-            if text != self._said:
-                logger.warning("%s", text)
-            self._said = text
+            self._news.say(f"placeholders stay as they are: {error}")
         else:
-            self._said = ""
+            self._news.say("")
 
     def _look_at_nodes(self) -> bool:
         """Whether any node is in a group."""

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from hami_webhook.cluster.api import Forbidden
 from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
-from hami_webhook.terminal import counted
+from hami_webhook.kube.message_text import counted
 
 _PROCESSES = ("deployments", "device-configuration", "rights")
 _REVIEWS = ("webhook-configurations", "certificate", "ca-bundle", "service", "network-policy", "match-conditions")

@@ -28,12 +28,11 @@ from hami_webhook.dra.devices import DeviceModel
 from hami_webhook.dra.selectors import selected
 from hami_webhook.dra.taken_resources import FILTER, taken_resources
 from hami_webhook.kube import wire
-from hami_webhook.kube.message_text import first_of
+from hami_webhook.kube.message_text import counted, first_of
 from hami_webhook.kube.objects import Node, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.idle import held_since, idle_rule
 from hami_webhook.quota.recompute import recompute
-from hami_webhook.terminal import counted
 from hami_webhook.usage.api import GROUP, read_pod_usages
 
 _DEFINITION = "acceleratorquotas.hami.io"

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from hami_webhook.evictions.policies import EvictionPolicy
 from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import Pod
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations
@@ -140,7 +141,7 @@ class EvictionLimits:
         count = sum(eviction.count for eviction in known.recent)
         if count and count + victims > self._per_minute:
             until = known.recent[0].at + _MINUTE
-            evicted = "1 pod was" if count == 1 else f"{count} pods were"
+            evicted = f"{counted(count, 'pod')} {'was' if count == 1 else 'were'}"
             return LimitReached(
                 f"{evicted} evicted for namespace {pods[0].namespace} within a minute, and {victims} more "
                 f"would exceed {self._per_minute} (--preemption-evictions-per-minute)",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hami_webhook.explain.node_groups import FITS, NodeGroup, by_nearness, grouped, groups_of, lack_of
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
 from hami_webhook.kube.human_memory import human_amount, human_mebibytes
-from hami_webhook.terminal import ShownTable, counted
+from hami_webhook.kube.message_text import counted
+from hami_webhook.terminal import ShownTable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,6 +23,11 @@ shown = _Short().repr
 """A value as sentences quote it, in at most some hundred characters."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def path_text(path: Iterable[str | int], *, quote_keys: bool = False) -> str:
     """A path as people write it: `vnpus.configs[0].memoryFactor`, shortened when long.
 

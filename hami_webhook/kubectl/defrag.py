@@ -24,9 +24,10 @@ from hami_webhook.evictions.executor import Eviction, Executor
 from hami_webhook.evictions.moves import Move, NoPlan, Plan
 from hami_webhook.evictions.policies import DEFRAG
 from hami_webhook.kube.human_memory import human_memory
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kubectl.fragments import Movability, Owner, WantedCards
 from hami_webhook.kubectl.live import CommandResult, LiveCluster, connected, read, require
-from hami_webhook.terminal import counted, print_sentences
+from hami_webhook.terminal import print_sentences
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

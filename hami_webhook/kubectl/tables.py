@@ -11,12 +11,12 @@ from rich.text import Text
 from hami_webhook.devices.keys import MEBIBYTE
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.human_memory import human_amount
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kubectl.budgets import HEADINGS, BudgetUse
 from hami_webhook.kubectl.queue import QueuedPodUse
 from hami_webhook.kubectl.report import CardUse, IdleTeam, InUse, NodeDetails, NodeUse, PodUse, QuotaUse
 from hami_webhook.kubectl.subjects import SubjectUse
 from hami_webhook.kubectl.workloads import RefusedReplicas, Workload
-from hami_webhook.terminal import counted
 
 _BAR = 10
 """Characters of a bar."""

@@ -12,8 +12,9 @@ from msgspec import Struct
 from hami_webhook.cluster.api import JSON, Forbidden, NotFound
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.terminal import AbsentError, counted
+from hami_webhook.terminal import AbsentError
 
 WORKLOADS = {
     "deployment": ("Deployment", "/apis/apps/v1", "deployments"),

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_webhook.dra.holders import BareClaim
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
@@ -127,17 +128,13 @@ class HeldRoom:
             for each in spaces[pod.namespace]:
                 if each.account.covers(pod):
                     exact = charged(each.account, pod, view.vendors, view.capacity, now, view.placement_ttl)
-                    counted = each.account.counted(exact)
-                    each.add({key: amount for key, amount in counted.items() if amount}, end, why)
+                    held = each.account.counted(exact)
+                    each.add({key: amount for key, amount in held.items() if amount}, end, why)
 
 
 def _in_words(why: Mapping[str, int]) -> str:
     """What holds room without an end that is known."""
-    return " and ".join(_WORDS[reason].format(_pods(count)) for reason, count in sorted(why.items()) if count)
-
-
-def _pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
+    return " and ".join(_WORDS[reason].format(counted(count, "pod")) for reason, count in sorted(why.items()) if count)
 
 
 _UNSURE = {"overdue", "unseen", "unstarted"}

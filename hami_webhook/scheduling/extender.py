@@ -24,6 +24,7 @@ from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFoun
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.pod_fit import BadRequest, vendors_requested_by
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
@@ -117,7 +118,7 @@ class Extender:
         texts = Counter({**filtered.failed, **filtered.unresolvable}.values()).most_common(_REASONS_LOGGED)
         return {
             **_named(pod.get("metadata")),
-            "reason": filtered.error or "; ".join(f"{_nodes(number)}: {text}" for text, number in texts),
+            "reason": filtered.error or "; ".join(f"{counted(number, 'node')}: {text}" for text, number in texts),
             "duration": seconds,
         }
 
@@ -472,10 +473,6 @@ def _name_of(node: JSON) -> str:
     meta = node.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
 
 
 def _named(meta: object) -> dict[str, object]:

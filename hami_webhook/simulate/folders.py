@@ -29,7 +29,8 @@ from hami_webhook.simulate.expectations import Absent, Difference
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
 from hami_webhook.simulate.manifests import ReadingRules, read_simulation_files
 from hami_webhook.simulate.results import Result, verdict
-from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
+from hami_webhook.simulate.run_options import simulation_options, start_of
+from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.simulate.workload_file import read_workload_table
 from hami_webhook.terminal import (
     ShownTable,

@@ -15,14 +15,14 @@ from msgspec import Struct
 from hami_webhook.cluster.api import Kind, WatchEvent, WatchType
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
-from hami_webhook.kube.message_text import first_of
+from hami_webhook.kube.message_text import counted, first_of
 from hami_webhook.kube.new_node import new_node
 from hami_webhook.kube.objects import QUOTA_GATE, RESERVATION
 from hami_webhook.simulate.manifests import ReadingRules
 from hami_webhook.simulate.node_flags import AddedNodes, NodeChange
 from hami_webhook.simulate.results import Pods, Result
 from hami_webhook.simulate.simulation import Simulation
-from hami_webhook.terminal import UsageError, counted, print_sentences, progress
+from hami_webhook.terminal import UsageError, print_sentences, progress
 
 
 class Prepared(Struct, frozen=True):

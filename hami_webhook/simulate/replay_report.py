@@ -11,13 +11,14 @@ from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.loading import LoadedObject
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import format_time
 from hami_webhook.simulate.node_flags import NodeChange
 from hami_webhook.simulate.other_nodes import prepare
 from hami_webhook.simulate.replay import Replay, Start, ran_before
 from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.simulate.timeline import covered, overlap, quantile
-from hami_webhook.terminal import ShownTable, UsageError, counted, progress
+from hami_webhook.terminal import ShownTable, UsageError, progress
 from hami_webhook.usage.recorded_pods import Record, RecordedPod
 
 if TYPE_CHECKING:

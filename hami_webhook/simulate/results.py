@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 
 from hami_webhook.kube.human_memory import human_mebibytes
-from hami_webhook.kube.message_text import first_of
+from hami_webhook.kube.message_text import counted, first_of
 from hami_webhook.kube.objects import Pod
 from hami_webhook.node_filters.result import NotJudged
-from hami_webhook.terminal import ShownTable, counted
+from hami_webhook.terminal import ShownTable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,9 +12,7 @@ import jsonpatch
 from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import is_unmanaged
-from hami_webhook.admission.submitters import Submitters
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind, WatchEvent, WatchType
 from hami_webhook.cluster.embedded import fill
@@ -25,13 +22,11 @@ from hami_webhook.cluster.watches import NoWatches
 from hami_webhook.core_options import Options
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.pod_fit import vendors_requested_by
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.evictions.quota_room import quota_room
 from hami_webhook.evictions.victims import Preemptor, Victims, choose_node
-from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
-from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
+from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.node_filters.gates import gate_names, waiting_for
 from hami_webhook.node_filters.result import NotJudged
 from hami_webhook.node_filters.snapshot import SchedulerSnapshot
@@ -40,18 +35,14 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.cluster_shares import computing_shares
 from hami_webhook.quota.pricing import charge_of
-from hami_webhook.quota.recompute import LedgerBounds
 from hami_webhook.quota.runtime import latest_end
 from hami_webhook.scheduling.node_classes import NodeClasses
-from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
+from hami_webhook.scheduling.placer import CycleState, Unschedulable
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
 from hami_webhook.simulate.queues import released, waits_of
 from hami_webhook.simulate.results import Arrival, Outcome, Pods, Result
 from hami_webhook.simulate.reviews import review_of, uid_of
-
-_FALLBACK_START = 1767225600.0
-"""When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
 
 _RECOMPUTE_EVERY = 50
 """Placements in a namespace after which its quotas are recomputed, as the controller would by then; at once after one
@@ -64,51 +55,6 @@ _SERVER_SET = (
     *("resourceVersion", "generation", "selfLink", "managedFields"),
 )
 """Metadata that the API server sets itself; in a new pod it is dropped, as is the status."""
-
-
-def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Options:
-    """What a run on files goes by: times are UTC, no charge is given up, and pods of no user keep their stamps."""
-    return Options(
-        rules=AdmissionRules(scheduler_name=scheduler_name, submitters=Submitters(controllers=frozenset({""}))),
-        policies=policies,
-        charge_timeout=60.0,
-        bounds=LedgerBounds(most=100_000),
-        zone=UTC,
-    )
-
-
-def start_of(bundle: Bundle) -> float:
-    """When a run on these files starts: the newest time in them, so that the same files give the same run.
-
-    A dump is read as of its own time: handshakes and unbound placements in it are as old as they were then.
-    """
-    times = [
-        *(found for item in bundle.nodes for found in _times(item.object)),
-        *(found for item in bundle.pods for found in _times(item.object)),
-    ]
-    return max(times, default=_FALLBACK_START)
-
-
-_STAMPS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-
-
-def _times(obj: Mapping[str, Any]) -> Iterable[float]:
-    """The readable times in an object's metadata and conditions."""
-    meta, status = obj["metadata"], obj.get("status")
-    annotations = meta.get("annotations")
-    written = [meta.get("creationTimestamp")]
-    if isinstance(annotations, Mapping):
-        written += [annotations.get(TIME), annotations.get(BIND_TIME)]
-    conditions = status.get("conditions") if isinstance(status, Mapping) else None
-    for condition in conditions if isinstance(conditions, list) else ():
-        if isinstance(condition, Mapping):
-            written += [condition.get("lastTransitionTime"), condition.get("lastHeartbeatTime")]
-    for text in written:
-        if isinstance(text, str) and _STAMPS.fullmatch(text):
-            with contextlib.suppress(ValueError):  # a 13th month
-                yield parse_time(text)
-        elif isinstance(text, str) and text.isdecimal() and len(text) <= 11:
-            yield float(text)
 
 
 async def _yield(seconds: float) -> None:

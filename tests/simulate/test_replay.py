@@ -21,7 +21,8 @@ from hami_webhook.simulate import replay as module
 from hami_webhook.simulate.node_flags import AddedNodes, NodeChange
 from hami_webhook.simulate.replay import Replay, Start, without_pods
 from hami_webhook.simulate.replay_report import ReplayReport, replayed
-from hami_webhook.simulate.simulation import Simulation, simulation_options
+from hami_webhook.simulate.run_options import simulation_options
+from hami_webhook.simulate.simulation import Simulation
 from hami_webhook.terminal import UsageError
 from hami_webhook.usage.recorded_pods import Record, RecordedContainer, RecordedPod
 

@@ -9,9 +9,8 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 from msgspec import Struct
 
-from hami_webhook.kube.message_text import first_of
+from hami_webhook.kube.message_text import counted, first_of
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
-from hami_webhook.terminal import counted
 
 COLOURS = {"memory": "memory promised", "cores": "cores promised", "slots": "slots in use", "health": "health"}
 """By what the squares are coloured."""

@@ -27,6 +27,7 @@ from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
 from hami_webhook.html_report import page_templates
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.human_memory import human_amount
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kubectl.budgets import budgets
 from hami_webhook.kubectl.capacity import COUNTS
 from hami_webhook.kubectl.report import CardUse, PodUse
@@ -58,7 +59,6 @@ from hami_webhook.kubectl.ui.readings import (
 from hami_webhook.simulate import results
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.results import Pods, Result
-from hami_webhook.terminal import counted
 
 _PATHS = {
     "/overview": "Overview",
