@@ -87,16 +87,14 @@ def generate(
     *,
     now: datetime,
     extra_names: Sequence[str] = (),
-    ca_lifetime: timedelta = CA_LIFETIME,
-    serving_lifetime: timedelta = SERVING_LIFETIME,
 ) -> Pair:
     """A new authority and a serving certificate for a Service.
 
     ``now`` is aware of its time zone. ``extra_names`` are DNS names (``*.`` in front is allowed) or IP addresses.
     Raises `PkiError` for a name no certificate may carry.
     """
-    ca = authority(now=now, lifetime=ca_lifetime)
-    return Pair(ca, issue(ca, service, namespace, now=now, extra_names=extra_names, lifetime=serving_lifetime))
+    ca = authority(now=now)
+    return Pair(ca, issue(ca, service, namespace, now=now, extra_names=extra_names))
 
 
 def authority(*, now: datetime, lifetime: timedelta = CA_LIFETIME) -> KeyPair:

@@ -175,9 +175,8 @@ class Recomputer:
         past: Callable[[], PastHoldings] | None = None,
         *,
         shares: Shares | None = None,
-        write: bool = True,
     ) -> Recomputed:
-        """Correct one quota's account, or only compute it. Raises `ClusterError`; `Conflict` after six conflicts.
+        """Correct one quota's account. Raises `ClusterError`; `Conflict` after six conflicts.
 
         `lost` returns the entries that were wiped from the ledger of the account as read. `gone` is as in `recompute`,
         by default what the caches show. `past` is given by the caller that sums up what was held, `shares` by the one
@@ -188,7 +187,7 @@ class Recomputer:
         while True:
             try:
                 async with self._store.turn(scope):
-                    return await self._attempt(scope, name, lost, gone, past, shares, write=write)
+                    return await self._attempt(scope, name, lost, gone, past, shares)
             except Conflict:
                 conflicts += 1
                 if conflicts == _RETRIES.attempts:
@@ -232,7 +231,7 @@ class Recomputer:
         past: Callable[[], PastHoldings] | None = None,
         shares: Shares | None = None,
         *,
-        write: bool,
+        write: bool = True,
         retries: Retries = _ONCE,
     ) -> Recomputed:
         began = listing = self._clock()

@@ -28,7 +28,7 @@ from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError,
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
 from hami_webhook.kube.event_reasons import EventReason
-from hami_webhook.loops import Sleep, repeat
+from hami_webhook.loops import News, Sleep, repeat
 
 logger = logging.getLogger(__name__)
 
@@ -81,15 +81,13 @@ class CertRotator:
         clock: Callable[[], float],
         object_events: ObjectEvents,
         lifetimes: Lifetimes | None = None,
-        settle: float = _SETTLE,
     ) -> None:
         self._cluster = cluster
         self._target = target
         self._clock = clock
         self._object_events = object_events
         self._lifetimes = lifetimes or Lifetimes()
-        self._settle = settle
-        self._logged = ""
+        self._news = News(logger, "certificates: ")
         self.injected = False
         """Whether both configurations trusted the authority when the leader last looked."""
 
@@ -106,9 +104,7 @@ class CertRotator:
             conflict = True
         except (ClusterError, pki.PkiError) as error:
             problem = str(error)
-        if problem not in ("", self._logged):
-            logger.warning("certificates: %s", problem)
-        self._logged = problem
+        self._news.say(problem)
         return not conflict
 
     async def reconcile(self) -> None:
@@ -145,7 +141,7 @@ class CertRotator:
                 found.faults.append(f"{_NEXT} and {_NEXT_KEY}: {fault}")
                 found.data |= {_NEXT: None, _NEXT_KEY: None}
         since = _texts(secret, "annotations").get(_TRUSTED_SINCE)
-        if since is not None and not 0 <= _seconds(since) <= self._clock() + self._settle:
+        if since is not None and not 0 <= _seconds(since) <= self._clock() + _SETTLE:
             found.faults.append(f"annotation {_TRUSTED_SINCE}: {since[:40]!r} must be seconds since 1970, in the past")
             found.annotations[_TRUSTED_SINCE] = None
         fault = _fault(pki.check_authority, ca, now)
@@ -180,7 +176,7 @@ class CertRotator:
             since = annotations.get(_TRUSTED_SINCE)
             if since is None:
                 return {}, {_TRUSTED_SINCE: str(int(self._clock()))}
-            if self._clock() - _seconds(since) < self._settle:
+            if self._clock() - _seconds(since) < _SETTLE:
                 return None
             new = pki.KeyPair(data[_NEXT], data[_NEXT_KEY])
             logger.warning("certificates: serving with the new authority from now on")

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -58,8 +58,6 @@ class ClaimTemplates:
         mode: str,
         object_events: ObjectEvents,
         failures: Counter[str],
-        *,
-        wait: Callable[[Awaitable[object], float], Awaitable[object]] = asyncio.wait_for,
     ) -> None:
         """`mode`: in which namespaces limits become claims."""
         self._cluster = cluster
@@ -67,7 +65,6 @@ class ClaimTemplates:
         self._mode = mode
         self._object_events = object_events
         self._failures = failures
-        self._wait = wait
         self._users: dict[Key, dict[str, _User]] = {}
         """The pods that refer to templates whose names are as ours, by UID."""
         self._due: dict[str, dict[Key, float]] = {}
@@ -131,7 +128,7 @@ class ClaimTemplates:
                 idle = (due.values() for namespace, due in self._due.items() if namespace not in self._working)
                 until = min(chain.from_iterable(idle), default=now + _KEPT)
                 with suppress(TimeoutError):
-                    await self._wait(self._wake.wait(), max(0.0, until - now))
+                    await asyncio.wait_for(self._wake.wait(), max(0.0, until - now))
 
     async def step(self) -> None:
         """Look at all templates that are due."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -70,15 +70,12 @@ class IdlePods:
         view: ClusterView,
         usages: PodUsages,
         object_events: ObjectEvents,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._cluster = cluster
         self._view = view
         self._usages = usages
         self._events = object_events
         self._executor = Executor(cluster, object_events.record, clock=view.clock)
-        self._sleep = sleep
         self._notices: dict[str, float] | None = None
         """Since when the conditions of pods say that they are idle, by UID; None until they were read."""
         self._unused: dict[str, float] = {}
@@ -93,7 +90,7 @@ class IdlePods:
         self._notices = None
         while True:
             shortest = await self.step()
-            await self._sleep(min(_LONGEST, max(_SHORTEST, shortest / _PER_LIMIT)))
+            await asyncio.sleep(min(_LONGEST, max(_SHORTEST, shortest / _PER_LIMIT)))
 
     async def step(self) -> float:
         """Look at all pods once; the shortest limit of a quota in seconds, 0 if none limits it."""

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,7 +40,7 @@ from hami_webhook.kube.names import HOSTNAME, INSTANCE_TYPE
 from hami_webhook.kube.objects import MalformedObject, Pod, parse_time
 from hami_webhook.kube.placeholder_label import PLACEHOLDERS, is_placeholder
 from hami_webhook.logs import of_pod
-from hami_webhook.loops import News
+from hami_webhook.loops import News, repeat
 from hami_webhook.node_filters.pod_info import PodInfo
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
@@ -94,15 +94,12 @@ class Placeholders:
         core: Core,
         limits: PlaceholderLimits,
         object_events: ObjectEvents,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._core = core
         self._cluster = core.cluster
         self._state = core.state
         self._limits = limits
         self._events = object_events
-        self._sleep = sleep
         self._begin()
 
     def _begin(self) -> None:
@@ -125,9 +122,7 @@ class Placeholders:
         """Work until cancelled. Placeholders of a former leader are found at once."""
         in_background.set(True)
         self._begin()
-        while True:
-            await self.step()
-            await self._sleep(_PERIOD)
+        await repeat(self.step, _PERIOD, asyncio.sleep)
 
     async def step(self) -> None:
         """Look once at the pods that wait, and at the placeholders."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 
 from hami_webhook.cluster.api import EventNote, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
@@ -29,12 +28,9 @@ class PodGroupEvents:
         self,
         view: ClusterView,
         object_events: ObjectEvents,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._view = view
         self._object_events = object_events
-        self._sleep = sleep
         self._lost: OrderedDict[PodGroup, str] = OrderedDict()
 
     def subscriptions(self) -> Subscriptions:
@@ -54,7 +50,7 @@ class PodGroupEvents:
         """Work until cancelled; what a former leader saw it has written."""
         self._lost.clear()
         while True:
-            await self._sleep(_EVERY)
+            await asyncio.sleep(_EVERY)
             await self.step()
 
     async def step(self) -> None:

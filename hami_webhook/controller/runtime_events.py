@@ -6,12 +6,13 @@ Each pod has one event. It is written again by a leader that didn't see it. Nobo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from hami_webhook.cluster.api import EventNote, Kind
 from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod
+from hami_webhook.loops import repeat
 from hami_webhook.quota.runtime import runtime_of
 from hami_webhook.state.caches import Caches, Change, Subscriptions
 
@@ -32,13 +33,10 @@ class RuntimeEvents:
         caches: Caches,
         object_events: ObjectEvents,
         clock: Callable[[], float],
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._caches = caches
         self._object_events = object_events
         self._clock = clock
-        self._sleep = sleep
         self._ends: dict[str, float] = {}
         """When pods end that have had no event, in Unix seconds by UID."""
 
@@ -57,9 +55,7 @@ class RuntimeEvents:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await self.step()
-            await self._sleep(_EVERY)
+        await repeat(self.step, _EVERY, asyncio.sleep)
 
     async def step(self) -> None:
         """Write the next events that are due."""

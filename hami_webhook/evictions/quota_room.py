@@ -18,9 +18,9 @@ from hami_webhook.evictions.candidates import of_lower_priority
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, limiting
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
+from hami_webhook.quota.enforcement import gives_room
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.limits import limited_at, limited_until_end
-from hami_webhook.quota.preemption import gives_room
 from hami_webhook.quota.pricing import ClusterCapacity, charge_of, placed_charge
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations

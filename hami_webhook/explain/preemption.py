@@ -22,7 +22,7 @@ from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.preemption import QUOTA_PREEMPTION
+from hami_webhook.quota.enforcement import QUOTA_PREEMPTION
 from hami_webhook.state.cluster_cache import ClusterCache
 from hami_webhook.state.nominations import Nominations
 from hami_webhook.time_slices import run_at_once

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from hami_webhook.cluster.object_events import ObjectEvents
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.kube.conditions import condition_patch
 from hami_webhook.kube.objects import QUOTA_RESERVED, Pod, format_time
+from hami_webhook.loops import repeat
 from hami_webhook.queueing.releaser import QueueReleaser
 from hami_webhook.queueing.words import RESERVED, amounts_in, reason_of, sentence
 from hami_webhook.quota.queue_order import QueuePosition
@@ -52,23 +53,18 @@ class QueueReports:
         releaser: QueueReleaser,
         object_events: ObjectEvents,
         notes: Callable[[], Mapping[str, str]] = dict,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._cluster = cluster
         self._view = view
         self._releaser = releaser
         self._object_events = object_events
         self._notes = notes
-        self._sleep = sleep
         self._reported: dict[str, _Report] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
         in_background.set(True)
-        while True:
-            await self.step()
-            await self._sleep(_EVERY)
+        await repeat(self.step, _EVERY, asyncio.sleep)
 
     async def step(self) -> None:
         """Write to the next pods for which something changed."""

@@ -87,3 +87,11 @@ def observed_charges(quota: ResourceQuota) -> int:
     """The number in the annotation `OBSERVED`; 0 for what is none."""
     text = quota.annotations.get(OBSERVED, "")
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 16 else 0
+
+
+QUOTA_PREEMPTION = "hami.io/quota-preemption"
+
+
+def gives_room(quota: ResourceQuota) -> bool:
+    """Return whether the quota's annotation allows evictions for room; only the value `true` does."""
+    return quota.annotations.get(QUOTA_PREEMPTION) == "true"

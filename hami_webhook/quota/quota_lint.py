@@ -21,11 +21,10 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import selection_faults
-from hami_webhook.quota.enforcement import enforcement_faults
+from hami_webhook.quota.enforcement import QUOTA_PREEMPTION, enforcement_faults
 from hami_webhook.quota.idle import idle_faults
 from hami_webhook.quota.lending import lending_faults
 from hami_webhook.quota.percents import percent_faults
-from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CardLister
 from hami_webhook.quota.runtime import runtime_faults
 from hami_webhook.quota.time_budget import budget_faults

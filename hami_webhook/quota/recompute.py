@@ -18,7 +18,7 @@ Amounts are exact up to the sum, and are rounded to the quota's units pod by pod
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.dra.holders import BareClaim
+from hami_webhook.dra.holders import BareClaim, controller_of
 from hami_webhook.kube.objects import RESERVATION, Pod
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
@@ -34,7 +34,6 @@ from hami_webhook.quota.entry_life import UNTIL_OLD, Event, Fate, fate_of, survi
 from hami_webhook.quota.excess import Holding, above_hard
 from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
 from hami_webhook.quota.held_time import HeldSpan
-from hami_webhook.quota.in_flight import EntriesInFlight
 from hami_webhook.quota.ledger import Entry, State, find_claim_entry, find_entry, update_id
 from hami_webhook.quota.limits import next_change, written_at
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, Charge, ClusterCapacity, charge_of, overrun
@@ -287,3 +286,60 @@ def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
     if pod.node_name or not placement_counts(pod, 0, placement_ttl):
         return None
     return int(pod.annotations[TIME][:18]) + placement_ttl
+
+
+class EntriesInFlight:
+    """Ledger entries that count although no pod shows them (docs/spec/quota.md#9): charges of pods that aren't stored
+    yet, and allocations being stored. `orphans`: entries whose pod doesn't exist, by ledger id.
+
+    The entry of an allocation counts until the claim's status has the allocation; from then on, the claim counts
+    (docs/spec/dra.md#7). `gone` are the ledger ids of pods, and the UIDs of claims, that were there and aren't any
+    longer.
+    """
+
+    def __init__(self, orphans: Mapping[str, Entry], gone: Container[str]) -> None:
+        self._orphans = orphans
+        self._gone = gone
+        self._ended: dict[str, Entry] = {}
+        self._claims: set[str] = set()
+        """The UIDs of claims that show an allocation."""
+        self._shown: dict[str, Counter[str]] = {}
+        """What other claims of the holders show, by the holders' UIDs, and claims of the names by the ids of these."""
+
+    def ended(self, pod: Pod, entry: Entry | None) -> None:
+        """A pod doesn't count any longer, or not in this quota."""
+        if entry is not None:
+            self._ended[pod.uid] = entry
+
+    def show(self, pod: Pod, charge: Charge, amounts: Mapping[str, int]) -> None:
+        """Note that a pod or claim is counted.
+
+        Another claim of the same name can exist only after this one is deleted.
+        """
+        if not isinstance(pod, BareClaim):
+            return
+        self._shown[pod.charge_id] = Counter(amounts)
+        if charge.placed:
+            self._claims.add(pod.uid)
+            self._shown.setdefault(controller_of(pod.claim), Counter()).update(charge.amounts)
+
+    def events(self) -> Iterator[tuple[str, Entry, Event]]:
+        """After `show` was called for all counted pods and claims, yield each remaining entry with its event."""
+        for identity, entry in self._orphans.items():
+            if entry.is_allocation:
+                yield identity, entry, self._of_allocation(entry)
+            # the others' pods were there before their entries
+            elif entry.state is not State.ADMITTED or identity in self._gone or entry.claim in self._gone:
+                yield identity, entry, Event.GONE
+            else:
+                yield identity, entry, Event.UNSEEN
+        for identity, entry in self._ended.items():
+            yield identity, entry, self._of_allocation(entry) if entry.is_allocation else Event.GONE
+
+    def _of_allocation(self, entry: Entry) -> Event:
+        return Event.SHOWN if entry.claim in self._claims else Event.UNSEEN
+
+    def rest(self, identity: str, amounts: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the entry's amounts minus those that other claims of its holder or name already show."""
+        shown = self._shown.get(identity)
+        return amounts if shown is None else {key: max(0, amount - shown[key]) for key, amount in amounts.items()}

@@ -8,7 +8,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.preemption import gives_room
+from hami_webhook.quota.enforcement import gives_room
 from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
 from hami_webhook.state.caches import Change, Subscriptions
 

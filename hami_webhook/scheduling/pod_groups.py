@@ -83,8 +83,6 @@ class PodGroups:
         quotas_of: Callable[[str], Awaitable[Sequence[ResourceQuota]]],
         binding: Collection[str],
         preemption: GroupPostFilter | None = None,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._state = handle.state
         self._vendors = handle.vendors
@@ -94,7 +92,6 @@ class PodGroups:
         self._quotas_of = quotas_of
         self._binding = binding
         self._preemption = preemption
-        self._sleep = sleep
         self._holds: dict[GroupKey, _Holds] = {}
         self._searching = asyncio.Lock()
         self._in_part: dict[GroupKey, None] | None = None
@@ -106,7 +103,7 @@ class PodGroups:
     async def run(self) -> NoReturn:
         """Let go what is held for too long, until cancelled."""
         while True:
-            await self._sleep(_EVERY)
+            await asyncio.sleep(_EVERY)
             self.expire()
 
     async def place(self, pod: Pod, group: PodGroup, names: Sequence[str]) -> str | Unschedulable:

@@ -365,7 +365,7 @@ def test_charges_and_refusals_are_counted() -> None:
             except Denied as denied:
                 refused = denied
         core.caches.put(Kind.RESOURCE_QUOTAS, await cluster.get(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
-        await core.recomputer.run("team-a", "gpu-quota", write=False)
+        await core.recomputer.inline("team-a", "gpu-quota", write=False)
         return core, refused
 
     core, refused = asyncio.run(charged())
