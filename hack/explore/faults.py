@@ -6,7 +6,7 @@ from hack.explore.planting import Change, Planted
 
 _STORE, _QUEUE, _QUEUES, _PODS = "charging/store.py", "charging/queue.py", "charging/queues.py", "charging/pods.py"
 _ACCOUNT, _BATCH, _FLOORS = "quota/account.py", "quota/batch.py", "quota/floors.py"
-_PLACING, _RECOMPUTE, _IN_FLIGHT = "quota/placing.py", "quota/recompute.py", "quota/in_flight.py"
+_PLACING, _RECOMPUTE = "quota/placing.py", "quota/recompute.py"
 _RELEASER, _PLACER, _CLAIMS = "queueing/releaser.py", "scheduling/placer.py", "charging/claims.py"
 
 FAULTS = (
@@ -118,7 +118,7 @@ FAULTS = (
     ),
     Planted(
         "a recompute drops entries in flight",
-        _IN_FLIGHT,
+        _RECOMPUTE,
         [Change("EntriesInFlight.events", "Event.UNSEEN", "Event.GONE")],
         "recount",
     ),
@@ -315,7 +315,7 @@ FAULTS = (
     ),
     Planted(
         "an allocation counts once it is stored",
-        _IN_FLIGHT,
+        _RECOMPUTE,
         [Change("EntriesInFlight._of_allocation", "entry.claim in self._claims", "entry.claim not in self._claims")],
         "generated",
     ),

@@ -460,9 +460,8 @@ def _add_waiting(
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
     cards = list(capacity.cards.eligible(vendor, pod)) if floors else []
-    kinds = pod.kinds
     rows = [_least(vendor, request, capacity, cards) if request else (0, 0, 0) for request in requested]
-    columns = zip(*rows, strict=True)
+    kinds, columns = pod.kinds, zip(*rows, strict=True)
     peaks = [effective(zip(kinds, column, strict=True), init_finished=pod.init_finished) for column in columns]
     builder.add(vendor, Debit(*peaks), floors)
 

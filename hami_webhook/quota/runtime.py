@@ -13,8 +13,10 @@ from msgspec import Struct
 
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import MAX_RUNTIME as MAX_RUNTIME
 from hami_webhook.quota.enforcement import label_of, seconds_of
+from hami_webhook.quota.pricing import Charge
 
 DEFAULT_RUNTIME, LONGER_RUNTIME = "hami.io/quota-default-runtime", "hami.io/quota-longer-runtime"
 """The annotations; an AcceleratorQuota has fields of these names."""
@@ -103,6 +105,15 @@ def runtime_of(quota: ResourceQuota) -> Runtime | None:
     if default is None:
         return None
     return Runtime(label_of(quota), longest, default, quota.annotations.get(LONGER_RUNTIME) == _CUT)
+
+
+def runtimes_of(accounts: Iterable[QuotaAccount], pod: Pod, charge: Charge) -> list[Runtime]:
+    """Return what those of the quotas that a pod costs something say of its runtime."""
+    found = []
+    for each in accounts:
+        if limits_runtime(each.quota) and each.enforced and each.concerns(pod, charge):
+            found += [runtime] if (runtime := runtime_of(each.quota)) is not None else []
+    return found
 
 
 def deadline_of(pod: Pod, runtimes: Iterable[Runtime]) -> Deadline | None:

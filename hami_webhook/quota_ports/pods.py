@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ from hami_webhook.quota.native_quotas import native_refusal
 from hami_webhook.quota.pricing import Charge, ClusterCapacity, charge_of, price_pending
 from hami_webhook.quota.refusals import Refusal
 from hami_webhook.quota.rollouts import other_version
-from hami_webhook.quota.runtime import Runtime, deadline_of, limits_runtime, runtime_fault, runtime_of
+from hami_webhook.quota.runtime import deadline_of, limits_runtime, runtime_fault, runtimes_of
 from hami_webhook.quota_ports.answers import denial, unsynced
 from hami_webhook.state.caches import Caches
 
@@ -104,9 +104,9 @@ class PodPort:
             return
         price = partial(price_pending, pod, self.vendors, self.pricing.capacity, asks=(new.requests, new.foreign))
         accounts, charge = [QuotaAccount.read(each, self.vendors) for each in quotas], _priced(price)
-        runtimes = _runtimes(accounts, pod, charge)
+        runtimes = runtimes_of(accounts, pod, charge)
         if runtimes and pod.active_deadline is None:  # with one it is in the scope of others
-            runtimes = _runtimes(accounts, structs.replace(pod, active_deadline=1), charge)
+            runtimes = runtimes_of(accounts, structs.replace(pod, active_deadline=1), charge)
         deadline = deadline_of(pod, runtimes)
         if deadline is not None:
             draft.active_deadline = deadline.seconds
@@ -281,7 +281,7 @@ class CachedPodQuotas(Struct):
 
         cost = _priced(price)
         accounts = (*self.known.own.accounts.values(), *self.known.accelerator_quotas.accounts.values())
-        if fault := runtime_fault(self.pod, _runtimes(accounts, self.pod, cost)):
+        if fault := runtime_fault(self.pod, runtimes_of(accounts, self.pod, cost)):
             raise Denied(403, fault, cause="quota")
         return WaitingPod(self.port, self.pod, cost, self.known, self.capacity)
 
@@ -343,15 +343,6 @@ class WaitingPod(Struct, frozen=True):
         """A secret, and the ledger id of the reservation that it stands for."""
         secret = self.port.new_id()
         return secret, reservation_id(secret)
-
-
-def _runtimes(accounts: Iterable[QuotaAccount], pod: Pod, charge: Charge) -> list[Runtime]:
-    """What those of the quotas that a pod costs something say of its runtime."""
-    found = []
-    for each in accounts:
-        if limits_runtime(each.quota) and each.enforced and each.concerns(pod, charge):
-            found += [runtime] if (runtime := runtime_of(each.quota)) is not None else []
-    return found
 
 
 def _priced(price: Callable[[], Charge]) -> Charge:
