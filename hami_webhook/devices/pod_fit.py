@@ -70,6 +70,14 @@ def vendors_requested_by(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
     return _keys(_requests(shape_of(pod), vendors))
 
 
+def may_request_cards(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod requests managed cards, or what admission would have refused: filtering it says what is wrong."""
+    try:
+        return bool(vendors_requested_by(pod, vendors))
+    except BadRequest:
+        return True
+
+
 def read_pod_request(pod: Pod, vendors: Vendors, default_policy: str) -> PodRequest | None:
     """What the pod requests, None for nothing managed.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from hami_webhook.kube.human_duration import human_duration
+from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.quota.queue_order import OtherLimit, PendingReason, QueuePosition, Shortfall
 
@@ -88,7 +89,8 @@ def waiting_sentence(lacks: Sequence[Shortfall], others: Sequence[str], ahead: i
     first = f"Waits for {', and for '.join(texts)}" if texts else "Waits for its turn"
     if never:
         return f"{first}; it waits until the limit is raised"
-    place = [] if ahead is None else [_FIRST if ahead == 0 else f"{_pods_wait(ahead)} before it"]
+    waits = "waits" if ahead == 1 else "wait"
+    place = [] if ahead is None else [_FIRST if ahead == 0 else f"{counted(ahead, 'pod')} {waits} before it"]
     return "; ".join((first, *others, *place))
 
 
@@ -98,10 +100,6 @@ def _short(lack: Shortfall) -> str:
 
 def _above(lack: Shortfall) -> str:
     return f"{lack.requested} {resource_of(lack.key)}, limited to {lack.hard}"
-
-
-def _pods_wait(number: int) -> str:
-    return "1 pod waits" if number == 1 else f"{number} pods wait"
 
 
 _FIRST = "first in line"

@@ -23,7 +23,7 @@ from msgspec import Struct
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
-from hami_webhook.devices.pod_fit import BadRequest, vendors_requested_by
+from hami_webhook.devices.pod_fit import BadRequest, may_request_cards, vendors_requested_by
 from hami_webhook.kube.message_text import counted
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.kube.pod_group import PodGroup
@@ -126,7 +126,7 @@ class Extender:
         self._metrics.filtered.inc()
         try:
             pod = Pod.from_object(args.pod)
-            managed = self._requests_devices(pod)
+            managed = may_request_cards(pod, self._vendors)
         except MalformedObject as error:
             return Filtered(error=f"the pod can't be read: {error}")
         if not managed:
@@ -148,12 +148,6 @@ class Extender:
                 await self._handle.ready()
         except TimeoutError:
             raise ClusterError("the caches of nodes, pods and quotas aren't filled yet; try again") from None
-
-    def _requests_devices(self, pod: Pod) -> bool:
-        try:
-            return bool(vendors_requested_by(pod, self._vendors))
-        except BadRequest:
-            return True  # filtering it says what is wrong
 
     async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
         answer = self._placed_or_refused(pod, names) or await self._with_its_group(pod, names)

@@ -399,15 +399,12 @@ class Placer:
 
     def _record_outcome(self, pod: Pod, found: CycleState | Unschedulable | None) -> None:
         if isinstance(found, CycleState):
-            self._record_remarks(pod, found)
+            for remark in remarks(found.request, self._known_of(found)):
+                self.record(pod, "Warning", "PolicyIgnored", remark)
         elif isinstance(found, Unschedulable) and found.error:
             self.record(pod, "Warning", "FilteringFailed", found.error)
         elif isinstance(found, Unschedulable):
             self._unplaced(pod, found.failed, len(found.failed), found.advice)
-
-    def _record_remarks(self, pod: Pod, found: CycleState) -> None:
-        for remark in remarks(found.request, self._known_of(found)):
-            self.record(pod, "Warning", "PolicyIgnored", remark)
 
     def _known_of(self, found: CycleState) -> Iterator[NodeView]:
         """The candidates that are known."""

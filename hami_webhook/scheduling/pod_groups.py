@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hami_webhook.cluster.api import Conflict, NotFound, Unavailable
 from hami_webhook.devices.model import NodeView
-from hami_webhook.devices.pod_fit import BadRequest, PodRequest, shape_of, vendors_requested_by
+from hami_webhook.devices.pod_fit import PodRequest, may_request_cards, shape_of
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.pod_group import GroupKey, PodGroup
@@ -264,14 +264,9 @@ class PodGroups:
         due = free[: max(0, group.size - len(bound))]
         if pod is not None and pod.uid not in {member.uid for member in due}:
             return group.surplus
-        members = [member for member in due if member.uid not in self._binding and self._requests_devices(member)]
+        # one whose request can't be meant fits nowhere, and so doesn't its group
+        members = [each for each in due if each.uid not in self._binding and may_request_cards(each, self._vendors)]
         return _Due(group, members, {member.node_name: None for member in bound})
-
-    def _requests_devices(self, pod: Pod) -> bool:
-        try:
-            return bool(vendors_requested_by(pod, self._vendors))
-        except BadRequest:
-            return True  # it fits nowhere, and so doesn't its group
 
     async def _finish_others(self, own: GroupKey, names: Sequence[str]) -> None:
         """Hold devices for groups of which a part is bound, the oldest first: they would wait for this one for ever."""
