@@ -59,7 +59,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     rules = reading_rules(arguments)
     files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer, rules)
     warn(files.warnings)
-    at = time_of("--now", arguments.now)
+    at = time_of("--now or --at", arguments.now)
     now = at or start_of(files.bundle)
     if hours:
         record = read_record(arguments.prometheus, vendors.own_names, at or time.time(), hours * 3600)

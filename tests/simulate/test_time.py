@@ -93,7 +93,7 @@ def test_ordinary_day_without_a_queue_no_result_has_more_than_before(simulate: S
 def test_a_time_that_is_none_is_refused(simulate: Simulate) -> None:
     cluster, pods = simulate.file("c.json", queueing()), simulate.file("p.json", asking("p"))
     run = simulate.main("simulate", "--cluster", cluster, "--at", "tomorrow", pods)
-    assert (run.status, "--now must be an RFC 3339 time" in run.err) == (2, True)
+    assert (run.status, "--now or --at must be an RFC 3339 time" in run.err) == (2, True)
 
 
 @pytest.mark.parametrize(
