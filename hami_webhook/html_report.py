@@ -5,8 +5,9 @@ It needs the extra `ui`, so it is imported where a page is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -22,9 +23,13 @@ def page_templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
+def rendered(templates: Environment, name: str, values: Mapping[str, Any]) -> str:
+    """A template as a document, in which no text from outside turns the direction of others, or is invisible."""
+    return without_control_characters(templates.get_template(name).render(values))
+
+
 def html_report(title: str, summary: str, tables: Sequence[ShownTable], texts: Sequence[tuple[str, str]] = ()) -> str:
     """The whole document, which needs no other file; `texts` are headings with lines."""
     styles = [(_STATIC / name).read_text() for name in _STYLES]
-    template = page_templates().get_template("report.html")
-    text = template.render(title=title, summary=summary, tables=tables, texts=texts, styles=styles)
-    return without_control_characters(text)
+    values = {"title": title, "summary": summary, "tables": tables, "texts": texts, "styles": styles}
+    return rendered(page_templates(), "report.html", values)

@@ -167,11 +167,13 @@ def progress(work: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def without_control_characters(text: str) -> str:
-    """The text as a terminal may get it, none of which moves another part of a line; ends of lines stay."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    """The text as a terminal or a page may get it; ends of lines stay.
 
-
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+    No letter in it moves another part of a line, turns its direction, or is invisible.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 class _PlainDumper(yaml.SafeDumper):

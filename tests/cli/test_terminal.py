@@ -28,6 +28,12 @@ def test_no_text_controls_the_terminal(sequence: str) -> None:
     assert not {"\x9b", "\x7f", "\x00", "\a"} & set(printed(SafeConsole, f"a{sequence}b"))
 
 
+@pytest.mark.parametrize("mark", ["\u061c", "\u200b", "\u200f", "\u202e", "\u2028", "\u2066", "\ufeff", "\U000e0041"])
+def test_no_text_turns_direction_or_is_invisible(mark: str) -> None:
+    assert "a\N{REPLACEMENT CHARACTER}b" in printed(SafeConsole, f"a{mark}b")
+    assert mark not in printed(SafeConsole, f"a{mark}b")
+
+
 def test_lines_and_letters_stay() -> None:
     text = "Überlast 加速器\nsecond"
     assert printed(SafeConsole, text) == printed(Console, text)

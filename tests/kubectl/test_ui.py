@@ -34,7 +34,7 @@ from hami_webhook.kubectl.ui.readings import Readings
 from .apiserver import ApiServer, serving
 from .conftest import Hami
 from .test_ui_metrics import prometheus
-from .test_verbs import SPACES, cluster, placed
+from .test_verbs import SPACES, cluster, placed, with_uid
 from .ui_process import address_of, served_ui, ui_routes
 
 BUSY = {"namespace": "team-a", "name": "busy", "card": "n1/GPU-1"}
@@ -87,6 +87,17 @@ def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
         ):
             for method, path in walked:
                 assert client.request(method, path, headers=foreign).status_code == 403, (method, path, foreign)
+
+
+@pytest.mark.integration
+def test_no_text_of_others_turns_the_direction_of_a_page(tmp_path: Path) -> None:
+    waiting = with_uid(pod("late", gpu=1, mem=1000, schedulerName="hami-scheduler"))
+    said = {"type": "PodScheduled", "status": "False", "message": "no \u202enode\u2066, or \u200bcard"}
+    waiting["status"] = {"conditions": [said]}
+    with entered(ApiServer(cluster(waiting)), tmp_path) as client:
+        page = client.get("/pods").text
+    assert "no \ufffdnode\ufffd, or \ufffdcard" in page
+    assert page.replace("\n", "").isprintable()
 
 
 async def readings() -> Readings:

@@ -24,7 +24,7 @@ from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import NEAREST, changes_of, notes_of, tables_of
-from hami_webhook.html_report import page_templates
+from hami_webhook.html_report import page_templates, rendered
 from hami_webhook.kube.human_duration import human_duration
 from hami_webhook.kube.human_memory import human_amount
 from hami_webhook.kube.message_text import counted
@@ -436,7 +436,7 @@ class Pages:
             "user": readings.names.user,
             "units": readings.cluster.overview.unit_bytes,
         }
-        return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
+        return HTMLResponse(rendered(self._templates, template, common | values), status)
 
 
 def _chart(points: Points) -> str:
