@@ -132,7 +132,7 @@ NOT_RUN = {
     },
     "docs/time.md": dict.fromkeys(
         ("kubectl hami simulate train.yaml", "kubectl hami simulate train.yaml --at 2026-12-01T08:00:00Z"),
-        "the reader has no such file; tests/kubectl/test_simulate_starts.py has one",
+        "the reader has no such file; tests/kubectl/test_replay.py has one",
     ),
     "docs/ui.md": {
         "kubectl hami ui              # prints http://127.0.0.1:PORT/#TOKEN; Ctrl-C ends it": (

@@ -1,4 +1,4 @@
-"""`kubectl hami nodes` and `cards`, of other schedulers' cards, too."""
+"""`kubectl hami nodes` and `cards`, of other schedulers' cards, and pods that ask for cards by annotation."""
 
 from __future__ import annotations
 
@@ -65,3 +65,19 @@ def test_models_are_text_and_not_markup(hami: Hami) -> None:
     odd = node("n1", card("GPU-1", type="NVIDIA [red]x[/red]"))
     run = hami(ApiServer([odd]), "cards", "-o", "wide")
     assert "NVIDIA [red]x[/red]" in run.out
+
+
+# What `kubectl hami` shows of pods that ask another scheduler for cards by annotation (docs/spec/kai.md)
+
+
+def test_a_share_that_kai_places_is_there_with_its_costs(hami: Hami) -> None:
+    """Its containers name no resource."""
+    labelled = {**node("kai"), "kind": "Node"}
+    labelled["metadata"]["labels"] = {"nvidia.com/gpu.memory": "80000"}
+    share = pod("share", annotations={"gpu-fraction": "0.5"}, schedulerName="kai-scheduler", nodeName="kai")
+    (found,) = hami(ApiServer([labelled, share]), "pods", "-o", "json").result
+    assert found["amounts"] == {
+        "limits.nvidia.com/gpu": 1,
+        "limits.nvidia.com/gpucores": 50,
+        "limits.nvidia.com/gpumem": 40000,
+    }

@@ -1,4 +1,4 @@
-"""`kubectl hami` in a process of its own, as a user runs it."""
+"""`kubectl hami` in a process of its own, as a user runs it, and what it imports."""
 
 from __future__ import annotations
 
@@ -70,3 +70,22 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
         shown = on_terminal([sys.executable, "-c", PROGRAM, "quota"], "stdout", variables)
     assert "gpu-quota" in shown
     assert ("\x1b[32m" in shown) == coloured
+
+
+# What a command imports is most of the time that it takes
+
+
+EXPLAIN_POD = "from hami_webhook.kubectl.main import parser; from hami_webhook.kubectl import verbs"
+NOT_NEEDED = (
+    *("kubernetes.client", "kubernetes.aio.dynamic", "urllib3", "starlette", "uvicorn", "jinja2"),
+    *("hami_webhook.server", "hami_webhook.controller", "hami_webhook.cluster.informer", "hami_webhook.doctor.checks"),
+    *("prometheus_client.exposition", "importlib.metadata", "cel_expr_python", "hami_webhook.policy.file"),
+    *("hami_webhook.kubectl.overview", "hami_webhook.kubectl.tables", "hami_webhook.usage.samples"),
+)
+
+
+def test_explaining_a_pod_imports_nothing_of_other_verbs_and_changes_no_variable() -> None:
+    found = f"import os, sys; before = dict(os.environ); {EXPLAIN_POD}; assert dict(os.environ) == before"
+    found += f"; print(*(name for name in {NOT_NEEDED} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -60,7 +60,7 @@ def test_no_panel_lies_on_another(name: str) -> None:
 
 @pytest.mark.parametrize("path", [*FOLDER.glob("*.json"), ALERTS], ids=lambda path: path.name)
 def test_every_metric_that_is_asked_for_is_documented(path: Path) -> None:
-    """And what docs/metrics.md lists is served: tests/server/test_documented.py."""
+    """And what docs/metrics.md lists is served: tests/server/test_exposition.py."""
     asked = {name.removesuffix("_bucket") for name in re.findall(r"\bhami_\w+", path.read_text())}
     documented = set(re.findall(r"`(hami_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
     assert asked

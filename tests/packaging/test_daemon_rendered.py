@@ -1,4 +1,4 @@
-"""What helm makes of the chart hami-daemon."""
+"""What helm makes of the chart hami-daemon, and of placeholders in ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helm_program import DAEMON_CHART, Helm, built, daemon_set
+from helm_program import DAEMON_CHART, JSON, Helm, built, daemon_set
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(built() is None, reason="helm renders the chart")]
 
@@ -73,3 +73,35 @@ def test_the_library_is_replaced_by_a_new_file(helm: Helm, tmp_path: Path) -> No
         subprocess.run(["sh", "-ec", script], env={**os.environ, "VERSION": "v2.6.0"}, check=True)
         assert mapped.read() == "old"
     assert {file.name: file.read_text() for file in target.iterdir()} == {"libvgpu.so": "new"}
+
+
+# Placeholders in the chart (docs/spec/placeholders.md)
+
+
+def test_placeholders_and_their_rights_are_there_where_they_are_enabled_alone(tmp_path: Path) -> None:
+    helm = Helm(tmp_path)
+
+    def rendered(*more: str) -> tuple[list[str], list[JSON], list[str]]:
+        objects = helm.template(*more)
+        (controller,) = [
+            each
+            for each in objects
+            if each["kind"] == "Deployment" and each["metadata"]["name"] == "hami-webhook-controller"
+        ]
+        (container,) = controller["spec"]["template"]["spec"]["containers"]
+        flags = [each for each in container["args"] if each.startswith(("--placeholder", "--preemption"))]
+        named = [each for each in objects if "placeholder" in each["metadata"]["name"]]
+        rules = [rule for each in named for rule in each.get("rules", ())]
+        return flags, rules, [each["kind"] for each in named]
+
+    assert rendered() == ([], [], [])
+    flags, rules, kinds = rendered("--set", "placeholders.enabled=true,placeholders.image.registry=mirror.local")
+    assert flags == [
+        "--placeholders=10",
+        "--placeholders-per-group=4",
+        "--placeholder-timeout=15m",
+        "--placeholder-image=mirror.local/pause:3.10",
+        "--preemption=on",
+    ]
+    assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete"]}]
+    assert sorted(kinds) == ["PriorityClass", "Role", "RoleBinding"]

@@ -1,20 +1,26 @@
-"""What a release is refused for, and what the changelog says of every version."""
+"""What a release is refused for, what the changelog says of versions, the provenance, and the commit of a build."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from hack import release
 from hack.changelog import section
+from hack.provenance import LOCAL, Origin, statement
 from hami_webhook import __version__
+from hami_webhook.build_info import FILE_NAME, BuildInfo, build_info, commit
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -140,3 +146,129 @@ def test_it_ends_with_one_line() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "release: git isn't on the PATH, and a release needs it\n"
+
+
+# The provenance of a release, against the fields that in-toto's Statement v1 and SLSA's provenance v1 require
+
+
+URI = {"type": "string", "pattern": r"^[a-z][a-z0-9+.-]*:\S+$"}
+DIGEST = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "pattern": "^[0-9a-f]+$"}}
+DESCRIPTOR = {
+    "type": "object",
+    "anyOf": [{"required": ["uri"]}, {"required": ["digest"]}, {"required": ["content"]}],
+    "properties": {"name": {"type": "string"}, "uri": URI, "digest": DIGEST},
+    "additionalProperties": False,
+}
+STATEMENT = {
+    "type": "object",
+    "required": ["_type", "subject", "predicateType", "predicate"],
+    "additionalProperties": False,
+    "properties": {
+        "_type": {"const": "https://in-toto.io/Statement/v1"},
+        "subject": {
+            "type": "array",
+            "minItems": 1,
+            "items": {**DESCRIPTOR, "required": ["name", "digest"]},
+        },
+        "predicateType": {"const": "https://slsa.dev/provenance/v1"},
+        "predicate": {
+            "type": "object",
+            "required": ["buildDefinition", "runDetails"],
+            "properties": {
+                "buildDefinition": {
+                    "type": "object",
+                    "required": ["buildType", "externalParameters"],
+                    "properties": {
+                        "buildType": URI,
+                        "externalParameters": {"type": "object"},
+                        "internalParameters": {"type": "object"},
+                        "resolvedDependencies": {"type": "array", "items": DESCRIPTOR},
+                    },
+                    "additionalProperties": False,
+                },
+                "runDetails": {
+                    "type": "object",
+                    "required": ["builder"],
+                    "properties": {"builder": {"type": "object", "required": ["id"], "properties": {"id": URI}}},
+                    "additionalProperties": False,
+                },
+            },
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def made(folder: Path, source: str) -> Any:
+    (folder / "lock.txt").write_text("a==1\n")
+    (folder / "file").write_bytes(b"file")
+    origin = Origin("0123abcd", source, LOCAL, {"image": "hami-webhook"})
+    return json.loads(statement([folder / "file"], [folder / "lock.txt"], folder, origin))
+
+
+@pytest.mark.parametrize("source", ["", "https://example.org/hami-webhook"])
+def test_a_statement_has_what_it_must(tmp_path: Path, source: str) -> None:
+    found = made(tmp_path, source)
+    assert [error.message for error in Draft202012Validator(STATEMENT).iter_errors(found)] == []
+    assert found["subject"] == [{"name": "file", "digest": {"sha256": hashlib.sha256(b"file").hexdigest()}}]
+    repository, lock = found["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert repository["digest"] == {"gitCommit": "0123abcd"}
+    assert repository.get("uri") == (f"git+{source}" if source else None)
+    assert lock == {"name": "lock.txt", "digest": {"sha256": hashlib.sha256(b"a==1\n").hexdigest()}}
+
+
+def test_a_builder_that_is_no_uri_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER", "my machine")
+    with pytest.raises(release.ReleaseError, match="BUILDER must be a URI, such as https://"):
+        release.attest(tmp_path, "hami-webhook", "DOWNLOADS")
+
+
+@pytest.mark.parametrize(
+    ("origin", "url"),
+    [
+        ("https://user:pw@example.org/hami/webhook.git\n", "https://example.org/hami/webhook.git"),
+        ("https://example.org/hami-webhook\n", "https://example.org/hami-webhook"),
+        ("/srv/git/hami-webhook\n", ""),
+        ("git@example.org:hami/webhook.git\n", ""),
+    ],
+)
+def test_the_repository_is_named_without_credentials(monkeypatch: pytest.MonkeyPatch, origin: str, url: str) -> None:
+    monkeypatch.setattr(release, "run", lambda *_: origin)
+    assert release.repository() == url
+
+
+# Which commit a build says that it is of
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with one commit."""
+    git = ("git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e@example", "-c", "commit.gpgsign=false")
+    subprocess.run((*git, "init", "-q"), check=True)
+    subprocess.run((*git, "commit", "-q", "--allow-empty", "-m", "one"), check=True)
+    return tmp_path
+
+
+def test_a_checkout_has_the_commit_that_is_checked_out(checkout: Path) -> None:
+    head = subprocess.run(("git", "-C", checkout, "rev-parse", "HEAD"), capture_output=True, text=True, check=True)
+    found = build_info(checkout / "hami_webhook")
+    assert found.revision == head.stdout.strip()
+    assert found.date.startswith("20")
+
+
+def test_a_folder_without_a_record_or_a_repository_is_of_nothing_known(tmp_path: Path) -> None:
+    assert build_info(tmp_path / "hami_webhook") == BuildInfo()
+    (tmp_path / ".git").mkdir()  # which is no repository
+    assert commit(tmp_path) == BuildInfo()
+
+
+@pytest.mark.integration
+def test_the_wheel_has_the_record_of_its_build(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
+    message = {"REVISION": "abc", "SOURCE_DATE_EPOCH": "1767225600", "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, cwd=ROOT, env=message, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extract(f"hami_webhook/{FILE_NAME}", tmp_path)
+    assert json.loads((tmp_path / "hami_webhook" / FILE_NAME).read_text())["revision"] == "abc"
+    assert build_info(tmp_path / "hami_webhook") == BuildInfo("abc", "2026-01-01T00:00:00+00:00")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
-from admission.clusters import NOW, core_on
+from admission.clusters import FULL, NOW, core_on, quota_cluster
 from builders import JSON, accelerator_quota, pod, quota
 from charging.claim_env import TEN, got
 from dra.objects import resource_slice, share
@@ -17,14 +20,16 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from quota.objects import claiming_vendors
 
-from hami_webhook.cluster.api import Kind
-from hami_webhook.controller.showback import Showback
+from hami_webhook.cluster.api import Kind, NotFound
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.showback import UNTIL, Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import QUOTA_GATE, format_time
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import Family, Sample, render
 
-from .test_metrics import MIB, exposed, labelled, node, placed, rendered, samples
+from .serving import Served, served
+from .test_metrics import MIB, Samples, exposed, labelled, node, placed, rendered, samples
 
 MODEL = labelled(vendor="NVIDIA", model="A10")
 
@@ -231,3 +236,62 @@ def test_a_large_scrape_lets_others_run_meanwhile(others_work: bool, monkeypatch
     turns = len(asyncio.run(scrape())) - 1
     assert turns > 10
     assert pauses == [0, 0.0005] * turns if others_work else [0] * turns
+
+
+# The leader alone exports what describes the cluster (docs/metrics.md#metrics-that-only-the-leader-exports)
+
+
+SHOWBACK = "hami_webhook_showback_card_seconds_total"
+CLUSTER = {"hami_gpu_shared_count", "hami_vgpu_memory_allocated_bytes", "hami_webhook_quota_hard", SHOWBACK}
+
+
+async def scraped(webhook: Served) -> Samples:
+    return samples((await webhook.client.get("/metrics")).content)
+
+
+async def lease(cluster: MemoryCluster) -> JSON:
+    with contextlib.suppress(NotFound):
+        return await cluster.get_lease("team-a", "hami-scheduler-controller")
+    return {"spec": {"holderIdentity": ""}}
+
+
+async def leads(cluster: MemoryCluster, name: str) -> None:
+    """Wait until a replica has the lease."""
+    while True:
+        holder = (await lease(cluster))["spec"]["holderIdentity"]
+        if holder.startswith(f"{name}_"):
+            return
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def replica(folder: Path, cluster: MemoryCluster, name: str) -> AsyncIterator[Served]:
+    flags = ("--leader-elect", "--roles", "webhook,controller")
+    async with served(folder / name, cluster, *flags, env={"POD_NAMESPACE": "team-a", "POD_NAME": name}) as webhook:
+        yield webhook
+
+
+async def test_the_cluster_is_exported_by_the_leader_alone_and_by_the_next_after_it(tmp_path: Path) -> None:
+    cluster = await quota_cluster(FULL)
+    await cluster.create(Kind.NODES, node())
+    await cluster.create(Kind.PODS, placed("G0,NVIDIA,250,30:;"))
+    async with AsyncExitStack() as first:
+        leader = await first.enter_async_context(replica(tmp_path, cluster, "a"))
+        await leads(cluster, "a")
+        async with replica(tmp_path, cluster, "b") as other:
+            before, beside = await scraped(leader), await scraped(other)
+            assert before.keys() >= CLUSTER
+            assert CLUSTER.isdisjoint(beside)
+            assert (before["hami_webhook_leader"], beside["hami_webhook_leader"]) == ({(): 1}, {(): 0})
+            assert (before["hami_scheduler_is_leader"], beside["hami_scheduler_is_leader"]) == ({(): 1}, {(): 0})
+            assert beside["hami_scheduler_cache_synced"] == {(): 1}
+            assert {"hami_build_info", "hami_webhook_cache_objects", "process_cpu_seconds_total"} <= beside.keys()
+            await scraped(leader)
+            await first.aclose()
+            read_until = float((await lease(cluster))["metadata"]["annotations"][UNTIL])
+            await leads(cluster, "b")
+            after = await scraped(other)
+            assert {name: after[name] for name in CLUSTER} == {name: before[name] for name in CLUSTER}
+            assert list(after[SHOWBACK].values()) == [0]
+            (seconds,) = (await scraped(other))[SHOWBACK].values()
+            assert 0 < seconds < other.process.core.clock() - read_until

@@ -1,19 +1,22 @@
-"""docs/schemas/openapi.json against the program: paths are routes, and schemas hold what is sent."""
+"""docs/schemas/openapi.json and docs/stability.md: paths are routes, and schemas hold what is sent."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from admission.clusters import quota_cluster
-from admission.reviews import pod, review
+from admission.clusters import FULL, quota_cluster
+from admission.reviews import VENDORS, pod, review
 from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from hack.interface import items
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import Answer, allowed, denied
 from hami_webhook.scheduling.protocol import (
@@ -28,8 +31,9 @@ from hami_webhook.scheduling.protocol import (
 from hami_webhook.server import run
 from hami_webhook.server.app import application
 from hami_webhook.server.extender_app import ExtenderApp
+from hami_webhook.server.run import running
 
-from .serving import served
+from .serving import served, settings_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = json.loads((ROOT / "docs" / "schemas" / "openapi.json").read_text())
@@ -150,3 +154,43 @@ def test_what_kube_scheduler_is_answered_is_as_it_is_described() -> None:
     assert faults("ExtenderPreemptionResult", {}) != []
     assert faults("HostPriorityList", [{"Host": "n", "Score": 3}]) == []
     assert faults("ExtenderBindingResult", {"Error": ""}) == []
+
+
+# Which paths a process answers, by its roles and listeners, as docs/stability.md lists them
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "stability.md").read_text()
+TABLE = re.findall(r"^\| (.*) \|$", PAGE.partition("## HTTP paths\n")[2].partition("\n## ")[0], re.MULTILINE)[1:]
+ROWS = [[re.findall(r"`([^`]+)`", cell) for cell in row.split(" | ")] for row in TABLE]
+"""The role (none: every process), the flags of the listeners, and the paths."""
+
+
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """The paths of the interface."""
+    return {item.name.split()[-1] for item in items() if item.group == "path" and not item.name.startswith("kubectl")}
+
+
+def listed(role: str, flag: str) -> set[str]:
+    """The paths of a process with one role on the listener of a flag."""
+    of_process = [row for row in ROWS if role in row[0] or not row[0]]
+    return {path for _, flags, paths in of_process if flag in flags for path in paths}
+
+
+def test_every_path_is_in_the_table(known: set[str]) -> None:
+    assert {path for _, _, paths in ROWS for path in paths} == known
+
+
+@pytest.mark.parametrize("role", ["webhook", "controller", "extender"])
+async def test_a_process_answers_the_paths_of_its_role_and_no_others(role: str, known: set[str]) -> None:
+    async with running(await quota_cluster(FULL), VENDORS, settings_of(f"--roles={role}")) as process:
+        listeners = {
+            "--http_bind": process.main,
+            "--metrics-bind-address": process.metrics,
+            **({"--extender-bind-address": process.extender} if process.extender is not None else {}),
+        }
+        for flag, listener in listeners.items():
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=10) as client:
+                answered = {path for path in known if (await client.post(path)).status_code != 404}
+            assert answered == listed(role, flag), flag
+    assert (process.extender is not None) == (role == "extender")

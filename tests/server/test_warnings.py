@@ -1,4 +1,4 @@
-"""`/quotas`: it warns, and whatever happens it refuses no quota."""
+"""`/quotas` and `/names` warn, and whatever happens they refuse nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from admission.clusters import FULL, core_on, quota_cluster
-from admission.reviews import body
+from admission.reviews import body, review_of_pod
+from builders import container, pod
 from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
 
@@ -81,3 +82,35 @@ async def test_a_failure_of_ours_fails_as_a_call_and_is_counted() -> None:
         answer = await client.post("/quotas", content=body(review({MEM: "1"})), headers=AS_JSON)
     assert answer.status_code == 500
     assert 'hami_webhook_reviews_total{code="500",path="/quotas"} 1.0' in generate_latest(registry).decode()
+
+
+# `/names`
+
+
+MISSPELT = pod("p", container(**{"nvidia.com/gpus": "1"}))
+
+
+async def test_a_pod_is_allowed_with_a_warning(tmp_path: Path) -> None:
+    async with served(tmp_path, await quota_cluster()) as webhook:
+        inner = await webhook.review("/names", review_of_pod(MISSPELT))
+        assert inner == {
+            "uid": inner["uid"],
+            "allowed": True,
+            "status": {"code": 200},
+            "warnings": ["nvidia.com/gpus isn't a name that means anything here; did you mean nvidia.com/gpu?"],
+        }
+
+
+@pytest.mark.parametrize(
+    "made", [pod("p", container(**{"example.com/gpu": "1"})), {"metadata": {"name": "p"}}, pod("p")]
+)
+async def test_of_other_pods_nothing_is_said(tmp_path: Path, made: Any) -> None:
+    async with served(tmp_path, await quota_cluster()) as webhook:
+        inner = await webhook.review("/names", review_of_pod(made))
+        assert (inner["allowed"], inner.get("warnings")) == (True, None)
+
+
+async def test_a_pod_that_can_not_be_read_fails_as_a_call_too(tmp_path: Path) -> None:
+    async with served(tmp_path, await quota_cluster()) as webhook:
+        answer = await webhook.client.post("/names", content=body(review_of_pod({"spec": 3})), headers=AS_JSON)
+        assert answer.status_code == 400
