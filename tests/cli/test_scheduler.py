@@ -99,6 +99,10 @@ def test_with_the_flags_of_the_chart_it_is_webhook_controller_and_extender_in_on
     assert settings.extender_on_main
     assert settings.webhook_configuration == ""
     assert settings.verbosity == 4
+    assert (settings.leader_elect_resource_name, settings.leader_elect_resource_namespace) == (
+        "hami-scheduler",
+        "kube-system",
+    )
     # nothing but what is true of HAMi as well, and what it doesn't say of its own flag
     assert [warning.partition(":")[0] for warning in settings.warnings] == ['--http_bind "0.0.0.0', "--debug"]
 

@@ -78,30 +78,6 @@ def test_without_a_namespace_accounts_of_kube_system_alone_are_trusted_by_defaul
     )
 
 
-def test_what_the_chart_of_hami_passes_is_understood() -> None:
-    chart = settings_of(
-        "--http_bind=0.0.0.0:443 --cert_file=/tls/tls.crt --key_file=/tls/tls.key --scheduler-name=hami-scheduler "
-        "--metrics-bind-address=:9395 --node-scheduler-policy=binpack --gpu-scheduler-policy=spread "
-        "--force-overwrite-default-scheduler=true --device-config-file=/device-config.yaml --leader-elect=true "
-        "--leader-elect-resource-name=lease --leader-elect-resource-namespace=kube-system --enable-ascend=true "
-        "--enable-iluvatar=false --debug -v=4 --node-label-selector gpu=on,zone=a --legacy-metrics",
-        {"POD_NAMESPACE": "kube-system", "HAMI_NODELOCK_EXPIRE": "10m"},
-    )
-    assert chart.http_bind == ("0.0.0.0", 443)
-    assert chart.tls
-    assert (chart.leader_elect_resource_name, chart.leader_elect_resource_namespace) == ("lease", "kube-system")
-    assert (chart.enable_ascend, chart.enable_iluvatar, chart.debug, chart.legacy_metrics) == (True, False, True, True)
-    assert chart.verbosity == 4
-    assert chart.node_label_selector == (("gpu", "on"), ("zone", "a"))
-    assert chart.node_lock_timeout == 600
-    assert chart.warnings == (
-        '--http_bind "0.0.0.0:443": any client that reaches it can post reviews and tie up the quota of any namespace; '
-        "set --client-ca-file or --api-server-cidrs to accept them from API servers only",
-        "--debug: ignored, how much is logged follows from -v alone",
-        "--legacy-metrics: deprecated; 0.5 may remove it; use the names that docs/metrics.md has",
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "ignored"),
     [
@@ -167,25 +143,6 @@ def test_the_accounts_of_other_schedulers_are_replaced_and_allowed_identities_wr
     }
     assert {"joe", "system:serviceaccount:ns:hami-scheduler"} <= found.trusted_users
     assert not found.trusted_users & {"system:serviceaccount:a:b", "system:serviceaccount:k:s"}
-
-
-def test_flags_without_effect_are_said_to_be_ignored() -> None:
-    line = "--metax-name x --dcu-memory=y --default-gpu 1 --sgpu-topology-aware --enflame-gcu-resource-name=z"
-    ignored = settings_of(
-        f"{line} --logtostderr --stderrthreshold=2 --log_dir=/x --skip-headers=true --alsologtostderr --profiling",
-        {"POD_NAMESPACE": "ns"},
-    )
-    assert [warning.partition(":")[0] for warning in ignored.warnings] == [
-        "--metax-name",
-        "--dcu-memory",
-        "--default-gpu",
-        "--sgpu-topology-aware",
-        "--enflame-gcu-resource-name",
-        "--stderrthreshold",
-        "--log_dir",
-        "--skip-headers",
-        "--profiling",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -92,53 +92,80 @@ def test_a_limit_is_written_with_the_request_that_must_agree(
     assert draft.containers[0].amount(GPU) in (2, "2", "2000m")
 
 
-@pytest.mark.parametrize(
-    "resources",
+BOTH = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
+
+
+@in_one_test(
+    ("resources", "after", "operations"),
     [
-        None,
-        {"limits": {GPU: "3"}},
-        {"requests": {GPU: "1"}},
-        {"limits": {GPU: "2000m"}, "requests": {GPU: 2}},
-        {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
+        (None, BOTH, 1),
+        ({}, BOTH, 2),
+        ({"limits": {GPU: "3"}}, BOTH, 2),
+        ({"requests": {GPU: "1"}}, BOTH, 2),
+        ({"requests": {GPU: "2"}}, BOTH, 1),
+        (BOTH, BOTH, 0),
+        ({"limits": {GPU: 2}, "requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}, 0),
+        ({"limits": {GPU: 2}, "requests": {GPU: "3"}}, {"limits": {GPU: 2}, "requests": {GPU: "2"}}, 1),
+        ({"limits": {GPU: "2000m"}, "requests": {GPU: 2}}, {"limits": {GPU: "2"}, "requests": {GPU: 2}}, 1),
+        ({"limits": {"cpu": 1}}, {"limits": {"cpu": 1, GPU: "2"}, "requests": {GPU: "2"}}, 2),
     ],
 )
-def test_an_amount_is_written_into_both_as_a_plain_integer(resources: JSON | None) -> None:
+def test_an_amount_is_written_into_both_as_a_plain_integer(
+    resources: JSON | None, after: JSON, operations: int
+) -> None:
     raw = one(resources=resources)
     draft = PodDraft(raw)
     draft.containers[0].set_both(GPU, 2)
-    after = applied(raw, draft)["spec"]["containers"][0]["resources"]
-    assert {field: str(amounts[GPU]) for field, amounts in after.items()} == {"limits": "2", "requests": "2"}
-    written = [field for field in ("limits", "requests") if str((resources or {}).get(field, {}).get(GPU)) != "2"]
-    assert len(draft.operations()) == (1 if resources is None else len(written))
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+    assert len(draft.operations()) == operations
 
 
-@pytest.mark.parametrize(
-    ("env", "after"),
+@in_one_test(
+    ("resources", "after"),
     [
-        (None, [{"name": "A", "value": "1"}]),
-        ([], [{"name": "A", "value": "1"}]),
-        ([{"name": "B"}], [{"name": "B"}, {"name": "A", "value": "1"}]),
-        ([{"name": "A", "value": "0"}, {"name": "B"}], [{"name": "A", "value": "1"}, {"name": "B"}]),
-        ([{"name": "A", "valueFrom": {}}], [{"name": "A", "value": "1"}]),
-        ([{"name": "A", "value": "1"}], [{"name": "A", "value": "1"}]),
-        ([{"name": "A"}, {"name": "A", "value": "1"}], [{"name": "A", "value": "1"}] * 2),
+        ({"limits": {GPU: "2Ki"}}, {"limits": {GPU: "2Ki"}, "requests": {GPU: "2Ki"}}),
+        ({"requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: 3}}, {"limits": {GPU: 2}, "requests": {GPU: 3}}),
+        ({"limits": {"cpu": 2}}, {"limits": {"cpu": 2}}),
     ],
 )
-def test_a_variable_is_set_in_place_or_at_the_end(env: list[JSON] | None, after: list[dict[str, str]]) -> None:
+def test_an_amount_is_copied_to_where_it_lacks(resources: JSON, after: JSON) -> None:
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].copy_across(GPU)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
+def a(value: str) -> JSON:
+    return {"name": "A", "value": value}
+
+
+@in_one_test(
+    ("written", "env", "after"),
+    [
+        ({"set_env": "1"}, None, [a("1")]),
+        ({"set_env": "1"}, [], [a("1")]),
+        ({"set_env": "1"}, [{"name": "B"}], [{"name": "B"}, a("1")]),
+        ({"set_env": "1"}, [a("0"), {"name": "B"}], [a("1"), {"name": "B"}]),
+        ({"set_env": "1"}, [{"name": "A", "valueFrom": {}}], [a("1")]),
+        ({"set_env": "1"}, [a("1")], [a("1")]),
+        ({"set_env": "1"}, [{"name": "A"}, a("1")], [a("1"), a("1")]),
+        ({"set_env": "12"}, [], [a("2")]),  # twice: its last value, once
+        ({"set_env": "12"}, [a("0")], [a("2")]),
+        ({"set_env": "10"}, [a("0")], [a("0")]),  # back to what it was
+        ({"default_env": "12"}, None, [a("1")]),
+        ({"default_env": "12"}, [a("0")], [a("0")]),
+        ({"default_env": "12"}, [{"name": "A", "valueFrom": {}}], [{"name": "A", "valueFrom": {}}]),
+    ],
+)
+def test_a_variable_is_set_in_place_or_at_the_end(written: JSON, env: list[JSON] | None, after: list[JSON]) -> None:
     raw = one(env=env)
     draft = PodDraft(raw)
-    draft.containers[0].set_env("A", "1")
+    for method, values in written.items():
+        for value in values:
+            getattr(draft.containers[0], method)("A", value)
     assert applied(raw, draft)["spec"]["containers"][0]["env"] == after
     assert len(draft.operations()) == (env != after)
-
-
-def test_a_variable_set_twice_has_its_last_value_once() -> None:
-    for env in ([], [{"name": "A", "value": "0"}]):
-        raw = one(env=env)
-        draft = PodDraft(raw)
-        for value in ("1", "2"):
-            draft.containers[0].set_env("A", value)
-        assert applied(raw, draft)["spec"]["containers"][0]["env"] == [{"name": "A", "value": "2"}]
 
 
 @pytest.mark.parametrize(
@@ -165,46 +192,6 @@ def test_a_variable_set_once_stays_where_it_was_first(env: list[JSON] | None, af
     again = PodDraft(changed)
     again.containers[0].set_env("A", "", once=True)
     assert again.operations() == []
-
-
-@pytest.mark.parametrize(
-    ("resources", "after"),
-    [
-        ({}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
-        ({"limits": {GPU: 1, "cpu": 1}}, {"limits": {GPU: "2", "cpu": 1}, "requests": {GPU: "2"}}),
-        ({"limits": {GPU: "2"}, "requests": {GPU: "1"}}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
-        ({"limits": {GPU: 2}, "requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
-    ],
-)
-def test_an_amount_is_written_to_both_limits_and_requests(resources: JSON, after: JSON) -> None:
-    raw = one(resources=resources)
-    draft = PodDraft(raw)
-    draft.containers[0].set_both(GPU, 2)
-    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
-
-
-def test_a_variable_set_back_to_what_it_was_is_no_change() -> None:
-    draft = PodDraft(one(env=[{"name": "A", "value": "0"}]))
-    for value in ("1", "0"):
-        draft.containers[0].set_env("A", value)
-    assert draft.operations() == []
-
-
-@pytest.mark.parametrize(
-    ("env", "after"),
-    [
-        (None, [{"name": "A", "value": "1"}]),
-        ([{"name": "A", "value": "0"}], [{"name": "A", "value": "0"}]),
-        ([{"name": "A", "valueFrom": {}}], [{"name": "A", "valueFrom": {}}]),
-    ],
-)
-def test_a_default_variable_is_added_once_and_changes_none(env: list[JSON] | None, after: list[JSON]) -> None:
-    raw = one(env=env)
-    draft = PodDraft(raw)
-    for value in ("1", "2"):
-        draft.containers[0].default_env("A", value)
-    assert applied(raw, draft)["spec"]["containers"][0]["env"] == after
-    assert len(draft.operations()) == (env != after)
 
 
 @pytest.mark.parametrize(
@@ -339,37 +326,6 @@ def test_the_patch_applied_is_exactly_the_draft(raw: JSON, steps: list[tuple[Any
     for position, container in enumerate(draft.containers):
         assert dict(again.containers[position].limits) == dict(container.limits)
         assert dict(again.containers[position].requests) == dict(container.requests)
-
-
-@pytest.mark.parametrize(
-    ("resources", "after"),
-    [
-        ({"limits": {"cpu": 1}}, {"limits": {"cpu": 1, GPU: "2"}, "requests": {GPU: "2"}}),
-        ({"requests": {GPU: "2"}}, {"requests": {GPU: "2"}, "limits": {GPU: "2"}}),
-        ({"limits": {GPU: 2}, "requests": {GPU: "3"}}, {"limits": {GPU: 2}, "requests": {GPU: "2"}}),
-    ],
-)
-def test_an_amount_can_be_written_in_limits_and_requests(resources: JSON, after: JSON) -> None:
-    raw = one(resources=resources)
-    draft = PodDraft(raw)
-    draft.containers[0].set_both(GPU, 2)
-    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
-
-
-@pytest.mark.parametrize(
-    ("resources", "after"),
-    [
-        ({"limits": {GPU: "2Ki"}}, {"limits": {GPU: "2Ki"}, "requests": {GPU: "2Ki"}}),
-        ({"requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
-        ({"limits": {GPU: 2}, "requests": {GPU: 3}}, {"limits": {GPU: 2}, "requests": {GPU: 3}}),
-        ({"limits": {"cpu": 2}}, {"limits": {"cpu": 2}}),
-    ],
-)
-def test_an_amount_is_copied_to_where_it_lacks(resources: JSON, after: JSON) -> None:
-    raw = one(resources=resources)
-    draft = PodDraft(raw)
-    draft.containers[0].copy_across(GPU)
-    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from admission.clusters import FULL, core_on, quota_cluster
-from admission.reviews import body, review_of_pod
+from admission.reviews import body
+from admission.reviews import review as review_of_pod
 from builders import container, pod
 from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
