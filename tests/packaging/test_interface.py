@@ -37,46 +37,37 @@ def listed(*found: Item) -> Interface:
     return Interface([Line.of(item) for item in found], [])
 
 
-def change(before: Item, *after: Item) -> str:
-    (found,) = listed(before).changes(after)
-    return found
+OLD = Line(FLAG, "stable", "0.3.0: something better")
+MAY_GO = "If docs/stability.md lets it go now, run make render, and name"
 
 
-def test_what_is_gone_is_to_be_deprecated_first() -> None:
-    found = change(FLAG)
-    assert found.startswith(
-        "flag hami-webhook serve --roles (stable) is gone. Keep it, and list it under DEPRECATED in hack/"
-    )
-    assert found.endswith("run make render, and name `--roles` in CHANGELOG.md under Upgrading")
-
-
-def test_alpha_and_what_was_deprecated_may_go() -> None:
-    may_go = "If docs/stability.md lets it go now, run make render, and name"
-    assert may_go in change(QUOTA)
-    old = Line(FLAG, "stable", "0.3.0: something better")
-    (found,) = Interface([old], []).changes([])
-    assert may_go in found
-
-
-def test_a_default_a_type_or_a_label_that_changes_is_told() -> None:
-    assert change(FLAG, replace(FLAG, detail="list default=node")).startswith(
-        "flag hami-webhook serve --roles (stable) was 'list default=webhook' and is 'list default=node'. Keep it"
-    )
-
-
-def test_what_is_new_is_to_be_added() -> None:
-    (found,) = listed().changes([QUOTA])
-    assert found == "AcceleratorQuota v1alpha1 spec.colour is new, and alpha: add it by running make render"
-
-
-def test_a_level_may_be_raised() -> None:
-    (found,) = Interface([Line(FLAG, "alpha")], []).changes([FLAG])
-    assert "is now: stable  hami-webhook serve --roles" in found
-
-
-def test_a_level_is_never_lowered() -> None:
-    (found,) = Interface([Line(QUOTA, "stable")], []).changes([QUOTA])
-    assert "(stable) would be alpha: no level is lowered" in found
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        pytest.param(
+            [Line.of(FLAG)],
+            [],
+            "flag hami-webhook serve --roles (stable) is gone. Keep it, and list it under DEPRECATED in hack/",
+            id="what is gone is to be deprecated first",
+        ),
+        pytest.param([Line.of(QUOTA)], [], MAY_GO, id="alpha may go"),
+        pytest.param([OLD], [], MAY_GO, id="what was deprecated may go"),
+        pytest.param(
+            [Line.of(FLAG)],
+            [replace(FLAG, detail="list default=node")],
+            "(stable) was 'list default=webhook' and is 'list default=node'. Keep it",
+            id="a default changes",
+        ),
+        pytest.param([], [QUOTA], "spec.colour is new, and alpha: add it by running make render", id="what is new"),
+        pytest.param(
+            [Line(FLAG, "alpha")], [FLAG], "is now: stable  hami-webhook serve --roles", id="a level is raised"
+        ),
+        pytest.param([Line(QUOTA, "stable")], [QUOTA], "(stable) would be alpha: no level is lowered", id="or lowered"),
+    ],
+)
+def test_a_change_says_what_to_do(before: list[Line], after: list[Item], words: str) -> None:
+    (found,) = Interface(before, []).changes(after)
+    assert words in found
 
 
 def test_what_goes_is_kept_as_gone_until_the_version_that_brings_it_has_a_number() -> None:

@@ -106,8 +106,9 @@ class TestServing:
 
     async def test_a_wish_for_another_protocol_is_passed_over(self, caplog: pytest.LogCaptureFixture) -> None:
         async with listening(App()) as listener, connected(listener) as (reader, writer):
-            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
-            assert (await answer(reader))[0] == 200
+            for protocol in (b"websocket", b"h2c"):
+                writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % protocol)
+                assert (await answer(reader))[0] == 200
         assert not caplog.records
 
     async def test_an_idle_connection_ends_after_keep_alive(self) -> None:
