@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
 
@@ -31,7 +32,7 @@ NOON = 1767268800.0
 class Bench:
     """An informer of pods on an embedded cluster, with what it told, how it slept, and a clock to turn."""
 
-    def __init__(self, cluster: Any = None, *, history: int = 100) -> None:
+    def __init__(self, cluster: Any = None, *, history: int = 100, random: float = 1.0) -> None:
         self.now = NOON
         self.memory = MemoryCluster(lambda: self.now, history=history)
         self.message: list[Change] = []
@@ -43,7 +44,7 @@ class Bench:
             Kind.PODS,
             clock=lambda: self.now,
             sleep=self.sleep,
-            random=lambda: 1.0,
+            random=lambda: random,
         )
 
     async def sleep(self, seconds: float) -> None:
@@ -66,24 +67,29 @@ class Bench:
         ]
 
 
-def run(body: Callable[[Bench], Awaitable[None]], *, history: int = 100) -> None:
-    async def prepared() -> None:
-        bench = Bench(history=history)
-        await bench.memory.ensure_namespace("team")
-        for name in ("a", "b"):
-            await bench.memory.create(Kind.PODS, pod("team", name))
-        running = asyncio.create_task(bench.informer.run(bench.message.append))
+@asynccontextmanager
+async def informed(*, history: int = 100) -> AsyncIterator[Bench]:
+    """A bench whose informer runs and has listed the pods a and b."""
+    bench = Bench(history=history)
+    await bench.memory.ensure_namespace("team")
+    for name in ("a", "b"):
+        await bench.memory.create(Kind.PODS, pod("team", name))
+    async with running(bench):
         await bench.settle()
-        await body(bench)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(prepared())
+        yield bench
 
 
-def test_it_lists_then_follows() -> None:
-    async def body(bench: Bench) -> None:
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[None]:
+    task = asyncio.create_task(bench.informer.run(bench.message.append))
+    yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_it_lists_then_follows() -> None:
+    async with informed() as bench:
         assert bench.heard() == [["a", "b"]]
         assert bench.informer.synced.is_set()
         await bench.memory.create(Kind.PODS, pod("team", "c"))
@@ -93,11 +99,9 @@ def test_it_lists_then_follows() -> None:
         assert bench.heard() == ["ADDED c", "MODIFIED a", "DELETED b"]
         assert bench.slept == []
 
-    run(body)
 
-
-def test_a_broken_watch_resumes_without_listing_or_telling_twice() -> None:
-    async def body(bench: Bench) -> None:
+async def test_a_broken_watch_resumes_without_listing_or_telling_twice() -> None:
+    async with informed() as bench:
         bench.heard()
         steps: list[str] = []
 
@@ -112,11 +116,9 @@ def test_a_broken_watch_resumes_without_listing_or_telling_twice() -> None:
         assert steps == ["watch:before"]
         assert bench.slept == [BASE_DELAY]
 
-    run(body)
 
-
-def test_a_version_too_old_lists_again_and_tells_the_difference() -> None:
-    async def body(bench: Bench) -> None:
+async def test_a_version_too_old_lists_again_and_tells_the_difference() -> None:
+    async with informed(history=3) as bench:
         for name in ("again", "same"):
             await bench.memory.create(Kind.PODS, pod("team", name))
         await bench.settle()
@@ -136,11 +138,9 @@ def test_a_version_too_old_lists_again_and_tells_the_difference() -> None:
         await bench.settle()
         assert bench.heard() == ["DELETED b"]
 
-    run(body, history=3)
 
-
-def test_it_knows_how_long_ago_it_heard() -> None:
-    async def body(bench: Bench) -> None:
+async def test_it_knows_how_long_ago_it_heard() -> None:
+    async with informed() as bench:
         assert bench.informer.last_alive == NOON
         bench.now += 61
         assert bench.informer.silence == 61
@@ -154,8 +154,6 @@ def test_it_knows_how_long_ago_it_heard() -> None:
         bench.memory.close_watches()
         await bench.settle()
         assert bench.informer.last_alive == NOON + 61
-
-    run(body)
 
 
 Step = Listing | WatchEvent | Exception | None
@@ -198,12 +196,9 @@ def play(*steps: Step) -> tuple[Bench, Scripted]:
 
     async def body() -> Bench:
         bench = Bench(script)
-        running = asyncio.create_task(bench.informer.run(bench.message.append))
-        for _ in range(10):
-            await bench.settle()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+        async with running(bench):
+            for _ in range(10):
+                await bench.settle()
         return bench
 
     return asyncio.run(body()), script
@@ -251,22 +246,11 @@ def test_an_orderly_end_with_news_resumes_at_once() -> None:
     assert bench.heard() == [[], "MODIFIED p"]
 
 
-def test_jitter_is_between_half_and_all_of_the_delay() -> None:
-    async def body() -> list[float]:
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        script: Any = Scripted(Unavailable("down"))
-        informer = Informer(script, Kind.PODS, clock=lambda: 0, sleep=sleep, random=lambda: 0.0)
-        running = asyncio.create_task(informer.run(print))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        running.cancel()
-        return slept
-
-    assert asyncio.run(body()) == [BASE_DELAY / 2]
+async def test_jitter_is_between_half_and_all_of_the_delay() -> None:
+    bench = Bench(Scripted(Unavailable("down")), random=0.0)
+    async with running(bench):
+        await bench.settle()
+    assert bench.slept == [BASE_DELAY / 2]
 
 
 async def test_a_handlers_bug_ends_the_run() -> None:
@@ -287,13 +271,10 @@ async def test_an_event_that_is_no_object_ends_the_run_and_the_next_one_lists_ag
     bench = Bench(script)
     with pytest.raises(KeyError):
         await bench.informer.run(bench.message.append)
-    running = asyncio.create_task(bench.informer.run(bench.message.append))
-    await bench.settle()
-    assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
-    assert script.versions == ["1", "2"]
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async with running(bench):
+        await bench.settle()
+        assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
+        assert script.versions == ["1", "2"]
 
 
 class Uninstalled:

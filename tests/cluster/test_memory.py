@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -67,15 +66,12 @@ async def test_contract(case: Case) -> None:
     await case(MemoryHarness())
 
 
-def run(body: Callable[[MemoryCluster], Awaitable[None]], clock: Callable[[], float] = lambda: NOON) -> None:
-    """Run `body` on a cluster with the namespace `team`."""
-
-    async def prepared() -> None:
-        cluster = MemoryCluster(clock)
-        await cluster.ensure_namespace("team", {"kind": "test"})
-        await body(cluster)
-
-    asyncio.run(prepared())
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    """A cluster with the namespace `team`."""
+    made = MemoryCluster(lambda: NOON)
+    asyncio.run(made.ensure_namespace("team", {"kind": "test"}))
+    return made
 
 
 async def upcoming(events: asyncio.Queue[WatchEvent]) -> WatchEvent:
@@ -86,176 +82,131 @@ async def upcoming(events: asyncio.Queue[WatchEvent]) -> WatchEvent:
 # Creation
 
 
-def test_created_objects_get_identity_version_and_time() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        first = await cluster.create(Kind.PODS, pod("team", "a"))
-        second = await cluster.create(Kind.PODS, pod("team", "b"))
-        assert first["metadata"]["creationTimestamp"] == "2026-01-01T12:00:00Z"
-        assert first["metadata"]["uid"] != second["metadata"]["uid"]
-        assert int(version_of(first)) < int(version_of(second))
-        assert (first["apiVersion"], first["kind"]) == ("v1", "Pod")
-        assert cluster.peek(Kind.NAMESPACES, "team")["metadata"]["labels"] == {"kind": "test"}  # type: ignore[index]  # it exists
-
-    run(body)
+async def test_created_objects_get_identity_version_and_time(cluster: MemoryCluster) -> None:
+    first = await cluster.create(Kind.PODS, pod("team", "a"))
+    second = await cluster.create(Kind.PODS, pod("team", "b"))
+    assert first["metadata"]["creationTimestamp"] == "2026-01-01T12:00:00Z"
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    assert int(version_of(first)) < int(version_of(second))
+    assert (first["apiVersion"], first["kind"]) == ("v1", "Pod")
+    assert cluster.peek(Kind.NAMESPACES, "team")["metadata"]["labels"] == {"kind": "test"}  # type: ignore[index]  # it exists
 
 
-def test_a_dumped_object_keeps_its_identity_and_status() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        meta = {"uid": "u-1", "creationTimestamp": "2025-05-05T05:05:05Z", "resourceVersion": "777"}
-        made = await cluster.create(Kind.PODS, {**pod("team", "a", **meta), "status": {"phase": "Running"}})
-        assert made["metadata"]["uid"] == "u-1"
-        assert made["metadata"]["creationTimestamp"] == "2025-05-05T05:05:05Z"
-        assert made["status"] == {"phase": "Running"}
-        assert version_of(made) != "777"
-
-    run(body)
+async def test_a_dumped_object_keeps_its_identity_and_status(cluster: MemoryCluster) -> None:
+    meta = {"uid": "u-1", "creationTimestamp": "2025-05-05T05:05:05Z", "resourceVersion": "777"}
+    made = await cluster.create(Kind.PODS, {**pod("team", "a", **meta), "status": {"phase": "Running"}})
+    assert made["metadata"]["uid"] == "u-1"
+    assert made["metadata"]["creationTimestamp"] == "2025-05-05T05:05:05Z"
+    assert made["status"] == {"phase": "Running"}
+    assert version_of(made) != "777"
 
 
-def test_names_are_generated_and_the_namespace_defaults() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        await cluster.ensure_namespace("default")
-        obj = pod("")
-        obj["metadata"] = {"generateName": "train-"}
-        names = [(await cluster.create(Kind.PODS, obj))["metadata"]["name"] for _ in range(2)]
-        assert names == ["train-00000", "train-00001"]
-        assert [made["metadata"]["namespace"] for made in cluster.peek_all(Kind.PODS)] == ["default"] * 2
-        assert "name" not in obj["metadata"]
-
-    run(body)
+async def test_names_are_generated_and_the_namespace_defaults(cluster: MemoryCluster) -> None:
+    await cluster.ensure_namespace("default")
+    obj = pod("")
+    obj["metadata"] = {"generateName": "train-"}
+    names = [(await cluster.create(Kind.PODS, obj))["metadata"]["name"] for _ in range(2)]
+    assert names == ["train-00000", "train-00001"]
+    assert [made["metadata"]["namespace"] for made in cluster.peek_all(Kind.PODS)] == ["default"] * 2
+    assert "name" not in obj["metadata"]
 
 
-def test_creation_is_refused_for_a_taken_name_no_namespace_or_no_name() -> None:
-    async def body(cluster: MemoryCluster) -> None:
+async def test_creation_is_refused_for_a_taken_name_no_namespace_or_no_name(cluster: MemoryCluster) -> None:
+    await cluster.create(Kind.PODS, pod("team"))
+    with pytest.raises(AlreadyExists, match='pods "p" already exists'):
         await cluster.create(Kind.PODS, pod("team"))
-        with pytest.raises(AlreadyExists, match='pods "p" already exists'):
-            await cluster.create(Kind.PODS, pod("team"))
-        with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
-            await cluster.create(Kind.PODS, pod("nowhere"))
-        with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
-            await cluster.create_lease("nowhere", lease("leader", "a"))
-        for part in ("spec", "status"):
-            with pytest.raises(Invalid, match="must be an object"):
-                await cluster.create(Kind.PODS, {**pod("team", "broken"), part: []})
-        with pytest.raises(Invalid, match="name or generateName is required"):
-            await cluster.create(Kind.NODES, {})
-        assert await cluster.ensure_namespace("team") == cluster.peek(Kind.NAMESPACES, "team")
-
-    run(body)
-
-
-def test_the_caller_keeps_what_it_gave() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        given = quota("team")
-        made = await cluster.create(Kind.RESOURCE_QUOTAS, given)
-        given["spec"]["hard"][GPU] = "99"
-        assert made["spec"]["hard"][GPU] == "4"
-
-    run(body)
-
-
-async def test_uids_can_be_injected() -> None:
-    cluster = MemoryCluster(lambda: NOON, new_uid=lambda: "mine")
-    assert (await cluster.ensure_namespace("team"))["metadata"]["uid"] == "mine"
+    with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
+        await cluster.create(Kind.PODS, pod("nowhere"))
+    with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
+        await cluster.create_lease("nowhere", lease("leader", "a"))
+    for part in ("spec", "status"):
+        with pytest.raises(Invalid, match="must be an object"):
+            await cluster.create(Kind.PODS, {**pod("team", "broken"), part: []})
+    with pytest.raises(Invalid, match="name or generateName is required"):
+        await cluster.create(Kind.NODES, {})
+    assert await cluster.ensure_namespace("team") == cluster.peek(Kind.NAMESPACES, "team")
 
 
 # Replacing and deleting
 
 
-def test_replace_writes_spec_and_status_at_once() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        made = await cluster.create(Kind.RESOURCE_QUOTAS, quota("team"))
-        new = {**quota("team", {GPU: "1"}), "status": {"used": {GPU: "1"}}}
-        replaced = await cluster.replace(Kind.RESOURCE_QUOTAS, new)
-        assert replaced["spec"] == {"hard": {GPU: "1"}}
-        assert replaced["status"] == {"used": {GPU: "1"}}
-        assert replaced["metadata"]["uid"] == made["metadata"]["uid"]
-        with pytest.raises(Conflict):
-            await cluster.replace(Kind.RESOURCE_QUOTAS, {**new, "metadata": made["metadata"]})
-        with pytest.raises(NotFound):
-            await cluster.replace(Kind.RESOURCE_QUOTAS, quota("team", name="none-such"))
-
-    run(body)
+async def test_replace_writes_spec_and_status_at_once(cluster: MemoryCluster) -> None:
+    made = await cluster.create(Kind.RESOURCE_QUOTAS, quota("team"))
+    new = {**quota("team", {GPU: "1"}), "status": {"used": {GPU: "1"}}}
+    replaced = await cluster.replace(Kind.RESOURCE_QUOTAS, new)
+    assert replaced["spec"] == {"hard": {GPU: "1"}}
+    assert replaced["status"] == {"used": {GPU: "1"}}
+    assert replaced["metadata"]["uid"] == made["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        await cluster.replace(Kind.RESOURCE_QUOTAS, {**new, "metadata": made["metadata"]})
+    with pytest.raises(NotFound):
+        await cluster.replace(Kind.RESOURCE_QUOTAS, quota("team", name="none-such"))
 
 
-def test_graceful_deletion_keeps_the_pod_until_it_is_deleted_again() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        await cluster.create(Kind.PODS, pod("team"))
-        await cluster.delete(Kind.PODS, "p", "team", grace=30)
-        condemned = await cluster.get(Kind.PODS, "p", "team")
-        assert condemned["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:30Z"
-        assert condemned["metadata"]["deletionGracePeriodSeconds"] == 30
-        await cluster.delete(Kind.PODS, "p", "team", grace=60)
-        assert await cluster.get(Kind.PODS, "p", "team") == condemned
-        await cluster.delete(Kind.PODS, "p", "team", grace=10)
-        hurried = (await cluster.get(Kind.PODS, "p", "team"))["metadata"]
-        assert hurried["deletionTimestamp"] == "2026-01-01T12:00:10Z"
-        assert hurried["deletionGracePeriodSeconds"] == 10
-        await cluster.delete(Kind.PODS, "p", "team", grace=0)
-        assert cluster.peek(Kind.PODS, "p", "team") is None
-        with pytest.raises(NotFound):
-            await cluster.delete(Kind.PODS, "p", "team")
-
-    run(body)
+async def test_graceful_deletion_keeps_the_pod_until_it_is_deleted_again(cluster: MemoryCluster) -> None:
+    await cluster.create(Kind.PODS, pod("team"))
+    await cluster.delete(Kind.PODS, "p", "team", grace=30)
+    condemned = await cluster.get(Kind.PODS, "p", "team")
+    assert condemned["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:30Z"
+    assert condemned["metadata"]["deletionGracePeriodSeconds"] == 30
+    await cluster.delete(Kind.PODS, "p", "team", grace=60)
+    assert await cluster.get(Kind.PODS, "p", "team") == condemned
+    await cluster.delete(Kind.PODS, "p", "team", grace=10)
+    hurried = (await cluster.get(Kind.PODS, "p", "team"))["metadata"]
+    assert hurried["deletionTimestamp"] == "2026-01-01T12:00:10Z"
+    assert hurried["deletionGracePeriodSeconds"] == 10
+    await cluster.delete(Kind.PODS, "p", "team", grace=0)
+    assert cluster.peek(Kind.PODS, "p", "team") is None
+    with pytest.raises(NotFound):
+        await cluster.delete(Kind.PODS, "p", "team")
 
 
-def test_a_pod_under_deletion_stays_so_and_is_not_bound() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        made = await cluster.create(Kind.PODS, pod("team"))
-        await cluster.delete(Kind.PODS, "p", "team", grace=30)
-        patched = await cluster.patch(
-            Kind.PODS, "p", {"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}, "team"
-        )
-        assert patched["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:30Z"
-        with pytest.raises(Conflict, match="is being deleted"):
-            await cluster.bind("team", "p", made["metadata"]["uid"], "n")
-
-    run(body)
-
-
-def test_a_gated_pod_is_not_bound() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        gated = pod("team")
-        gated["spec"]["schedulingGates"] = [{"name": "wait"}]
-        await cluster.create(Kind.PODS, gated)
-        with pytest.raises(Conflict, match="schedulingGates"):
-            await cluster.bind("team", "p", "", "n")
-        await cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "team")
-        await cluster.bind("team", "p", "", "n")
-
-    run(body)
-
-
-def test_a_namespace_takes_its_objects_with_it() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        await cluster.ensure_namespace("other")
-        for namespace in ("team", "other"):
-            await cluster.create(Kind.PODS, pod(namespace))
-            await cluster.create(Kind.RESOURCE_QUOTAS, quota(namespace))
-            await cluster.create_lease(namespace, lease("leader", "a"))
-        version = (await cluster.list(Kind.PODS)).resource_version
-        await cluster.delete(Kind.NAMESPACES, "team")
-        event = await anext(cluster.watch(Kind.PODS, version))
-        assert (event.type, event.object["metadata"]["namespace"]) == (WatchType.DELETED, "team")
-        for kind in (Kind.PODS, Kind.RESOURCE_QUOTAS):
-            assert [obj["metadata"]["namespace"] for obj in cluster.peek_all(kind)] == ["other"]
-        with pytest.raises(NotFound):
-            await cluster.get_lease("team", "leader")
-        assert await cluster.get_lease("other", "leader")
-
-    run(body)
-
-
-def test_a_kubelet_reports_phases() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        made = await cluster.create(Kind.PODS, pod("team"))
+async def test_a_pod_under_deletion_stays_so_and_is_not_bound(cluster: MemoryCluster) -> None:
+    made = await cluster.create(Kind.PODS, pod("team"))
+    await cluster.delete(Kind.PODS, "p", "team", grace=30)
+    patched = await cluster.patch(
+        Kind.PODS, "p", {"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}, "team"
+    )
+    assert patched["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:30Z"
+    with pytest.raises(Conflict, match="is being deleted"):
         await cluster.bind("team", "p", made["metadata"]["uid"], "n")
-        running = await cluster.set_phase("team", "p", "Running", containerStatuses=[{"name": "main"}])
-        assert running["status"]["phase"] == "Running"
-        assert running["status"]["conditions"][0]["type"] == "PodScheduled"
-        assert running["status"]["containerStatuses"] == [{"name": "main"}]
-        assert await cluster.set_phase("team", "p", "Running") == running
 
-    run(body)
+
+async def test_a_gated_pod_is_not_bound(cluster: MemoryCluster) -> None:
+    gated = pod("team")
+    gated["spec"]["schedulingGates"] = [{"name": "wait"}]
+    await cluster.create(Kind.PODS, gated)
+    with pytest.raises(Conflict, match="schedulingGates"):
+        await cluster.bind("team", "p", "", "n")
+    await cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "team")
+    await cluster.bind("team", "p", "", "n")
+
+
+async def test_a_namespace_takes_its_objects_with_it(cluster: MemoryCluster) -> None:
+    await cluster.ensure_namespace("other")
+    for namespace in ("team", "other"):
+        await cluster.create(Kind.PODS, pod(namespace))
+        await cluster.create(Kind.RESOURCE_QUOTAS, quota(namespace))
+        await cluster.create_lease(namespace, lease("leader", "a"))
+    version = (await cluster.list(Kind.PODS)).resource_version
+    await cluster.delete(Kind.NAMESPACES, "team")
+    event = await anext(cluster.watch(Kind.PODS, version))
+    assert (event.type, event.object["metadata"]["namespace"]) == (WatchType.DELETED, "team")
+    for kind in (Kind.PODS, Kind.RESOURCE_QUOTAS):
+        assert [obj["metadata"]["namespace"] for obj in cluster.peek_all(kind)] == ["other"]
+    with pytest.raises(NotFound):
+        await cluster.get_lease("team", "leader")
+    assert await cluster.get_lease("other", "leader")
+
+
+async def test_a_kubelet_reports_phases(cluster: MemoryCluster) -> None:
+    made = await cluster.create(Kind.PODS, pod("team"))
+    await cluster.bind("team", "p", made["metadata"]["uid"], "n")
+    running = await cluster.set_phase("team", "p", "Running", containerStatuses=[{"name": "main"}])
+    assert running["status"]["phase"] == "Running"
+    assert running["status"]["conditions"][0]["type"] == "PodScheduled"
+    assert running["status"]["containerStatuses"] == [{"name": "main"}]
+    assert await cluster.set_phase("team", "p", "Running") == running
 
 
 @pytest.mark.parametrize(
@@ -270,26 +221,18 @@ def test_a_kubelet_reports_phases() -> None:
         {"spec": {"hard": {"limits.nvidia.com/gpu/mem": "1"}}},
     ],
 )
-def test_malformed_patches_are_refused(patch: JSON) -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        made = await cluster.create(Kind.RESOURCE_QUOTAS, quota("team"))
-        with pytest.raises(Invalid, match='ResourceQuota "q" is invalid: '):
-            await cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "team")
-        assert cluster.peek(Kind.RESOURCE_QUOTAS, "q", "team") == made
-
-    run(body)
+async def test_malformed_patches_are_refused(cluster: MemoryCluster, patch: JSON) -> None:
+    made = await cluster.create(Kind.RESOURCE_QUOTAS, quota("team"))
+    with pytest.raises(Invalid, match='ResourceQuota "q" is invalid: '):
+        await cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "team")
+    assert cluster.peek(Kind.RESOURCE_QUOTAS, "q", "team") == made
 
 
-def test_an_emptied_status_has_no_maps() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        await cluster.create(
-            Kind.RESOURCE_QUOTAS, {**quota("team"), "status": {"used": {MEM: 1000, "hugepages-2Mi": "0"}}}
-        )
-        assert cluster.peek(Kind.RESOURCE_QUOTAS, "q", "team")["status"]["used"][MEM] == "1k"  # type: ignore[index]  # it exists
-        patched = await cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": None}, "team")
-        assert patched["status"] == {}
-
-    run(body)
+async def test_an_emptied_status_has_no_maps(cluster: MemoryCluster) -> None:
+    await cluster.create(Kind.RESOURCE_QUOTAS, {**quota("team"), "status": {"used": {MEM: 1000, "hugepages-2Mi": "0"}}})
+    assert cluster.peek(Kind.RESOURCE_QUOTAS, "q", "team")["status"]["used"][MEM] == "1k"  # type: ignore[index]  # it exists
+    patched = await cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": None}, "team")
+    assert patched["status"] == {}
 
 
 # Watches
@@ -318,52 +261,43 @@ async def test_a_watch_that_falls_behind_the_history_is_gone() -> None:
         await anext(watch)
 
 
-def test_a_version_must_be_a_number() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        with pytest.raises(Invalid, match="invalid resource version 'x'"):
-            cluster.watch(Kind.PODS, "x")
-
-    run(body)
+async def test_a_version_must_be_a_number(cluster: MemoryCluster) -> None:
+    with pytest.raises(Invalid, match="invalid resource version 'x'"):
+        cluster.watch(Kind.PODS, "x")
 
 
-def test_bookmarks_come_when_forced_and_move_the_version() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        version = (await cluster.list(Kind.PODS)).resource_version
-        events: asyncio.Queue[WatchEvent] = asyncio.Queue()
+async def test_bookmarks_come_when_forced_and_move_the_version(cluster: MemoryCluster) -> None:
+    version = (await cluster.list(Kind.PODS)).resource_version
+    events: asyncio.Queue[WatchEvent] = asyncio.Queue()
 
-        async def follow() -> None:
-            async for event in cluster.watch(Kind.PODS, version):
-                await events.put(event)
+    async def follow() -> None:
+        async for event in cluster.watch(Kind.PODS, version):
+            await events.put(event)
 
-        following = asyncio.create_task(follow())
-        await cluster.create(Kind.NODES, {"metadata": {"name": "n"}})
-        made = await cluster.create(Kind.PODS, pod("team"))
-        await cluster.ensure_namespace("later")
-        cluster.bookmark()
-        assert (await upcoming(events)).object == made
-        bookmark = await upcoming(events)
-        assert bookmark.type is WatchType.BOOKMARK
-        assert int(version_of(bookmark.object)) > int(version_of(made))
-        cluster.bookmark()
-        patched = await cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "team")
-        assert (await upcoming(events)).object == patched
-        following.cancel()
-
-    run(body)
+    following = asyncio.create_task(follow())
+    await cluster.create(Kind.NODES, {"metadata": {"name": "n"}})
+    made = await cluster.create(Kind.PODS, pod("team"))
+    await cluster.ensure_namespace("later")
+    cluster.bookmark()
+    assert (await upcoming(events)).object == made
+    bookmark = await upcoming(events)
+    assert bookmark.type is WatchType.BOOKMARK
+    assert int(version_of(bookmark.object)) > int(version_of(made))
+    cluster.bookmark()
+    patched = await cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "team")
+    assert (await upcoming(events)).object == patched
+    following.cancel()
 
 
-def test_closed_watches_are_unavailable_and_new_ones_work() -> None:
-    async def body(cluster: MemoryCluster) -> None:
-        version = (await cluster.list(Kind.PODS)).resource_version
-        waiting = [asyncio.ensure_future(anext(cluster.watch(Kind.PODS, version))) for _ in range(2)]
-        await asyncio.sleep(0)
-        cluster.close_watches()
-        results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(result) for result in results] == [Unavailable] * 2
-        made = await cluster.create(Kind.PODS, pod("team"))
-        assert (await anext(cluster.watch(Kind.PODS, version))).object == made
-
-    run(body)
+async def test_closed_watches_are_unavailable_and_new_ones_work(cluster: MemoryCluster) -> None:
+    version = (await cluster.list(Kind.PODS)).resource_version
+    waiting = [asyncio.ensure_future(anext(cluster.watch(Kind.PODS, version))) for _ in range(2)]
+    await asyncio.sleep(0)
+    cluster.close_watches()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [Unavailable] * 2
+    made = await cluster.create(Kind.PODS, pod("team"))
+    assert (await anext(cluster.watch(Kind.PODS, version))).object == made
 
 
 def test_a_cluster_outlives_an_event_loop() -> None:
@@ -379,16 +313,12 @@ def test_a_cluster_outlives_an_event_loop() -> None:
     assert cluster.peek(Kind.NAMESPACES, "team")
 
 
-def test_events_carry_their_times() -> None:
+async def test_events_carry_their_times() -> None:
     now = NOON
-
-    async def body(cluster: MemoryCluster) -> None:
-        nonlocal now
-        note = EventNote("Pod", "team", "p", "u", "Normal", "BindingSucceed", "message")
-        await cluster.record_event(note)
-        now += 5
-        await cluster.record_event(note)
-        (event,) = cluster.events
-        assert (event.note, event.count, event.first, event.last) == (note, 2, NOON, NOON + 5)
-
-    run(body, lambda: now)
+    cluster = MemoryCluster(lambda: now)
+    note = EventNote("Pod", "team", "p", "u", "Normal", "BindingSucceed", "message")
+    await cluster.record_event(note)
+    now += 5
+    await cluster.record_event(note)
+    (event,) = cluster.events
+    assert (event.note, event.count, event.first, event.last) == (note, 2, NOON, NOON + 5)

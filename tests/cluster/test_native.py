@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tables import in_one_test
 
-from hami_webhook.cluster.api import JSON, Conflict, Forbidden, Kind
+from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 
 from .harness import GPU, quota
-from .native import admit, is_native, recompute
+from .native import admit, recompute
 
 NOON = 1767268800.0
 REQUESTED = "requests.nvidia.com/gpu"
@@ -43,25 +42,6 @@ def used(cluster: MemoryCluster) -> JSON:
     return dict(found["status"]["used"])
 
 
-@in_one_test(
-    ("key", "native"),
-    [
-        ("pods", True),
-        ("count/pods", True),
-        ("cpu", True),
-        ("limits.memory", True),
-        ("requests.ephemeral-storage", True),
-        (REQUESTED, True),
-        ("hugepages-2Mi", True),
-        (GPU, False),
-        ("requests.storage", False),
-        ("services", False),
-    ],
-)
-def test_the_pod_evaluator_owns(key: str, native: bool) -> None:
-    assert is_native(key) is native
-
-
 def test_the_controller_recomputes_its_keys_and_keeps_ours() -> None:
     async def body(cluster: MemoryCluster, _: JSON) -> None:
         ours = {"metadata": {"annotations": {"hami.io/quota-ledger": "{}"}}, "status": {"used": {GPU: "3"}}}
@@ -73,18 +53,6 @@ def test_the_controller_recomputes_its_keys_and_keeps_ours() -> None:
         assert new["metadata"]["annotations"] == {"hami.io/quota-ledger": "{}"}
 
     run({GPU: "4", REQUESTED: "4", "pods": "9", "cpu": "20"}, body)
-
-
-def test_the_controller_drops_keys_that_left_the_spec_and_conflicts_when_late() -> None:
-    async def body(cluster: MemoryCluster, made: JSON) -> None:
-        await cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {GPU: "3"}}}, "team")
-        with pytest.raises(Conflict):
-            await recompute(cluster, made, (), NOON)
-        changed = await cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"spec": {"hard": {GPU: None}}}, "team")
-        await recompute(cluster, changed, (), NOON)
-        assert used(cluster) == {"pods": "0"}
-
-    run({GPU: "4", "pods": "9"}, body)
 
 
 def test_the_plugin_charges_native_keys_only() -> None:
@@ -109,28 +77,3 @@ def test_the_plugin_refuses_what_exceeds_or_is_unknown() -> None:
             await admit(cluster, gpu_pod("b"))
 
     run({REQUESTED: "1", "pods": "1"}, body)
-
-
-def test_the_plugin_retries_from_a_fresh_read_after_a_conflict() -> None:
-    async def body(cluster: MemoryCluster, made: JSON) -> None:
-        await admit(cluster, gpu_pod("a"))
-        await admit(cluster, gpu_pod("b"), stale={"q": made})
-        assert used(cluster) == {"pods": "2"}
-
-    run({"pods": "2"}, body)
-
-
-def test_the_plugin_gives_up_after_three_retries() -> None:
-    async def body(cluster: MemoryCluster, made: JSON) -> None:
-        tries = []
-
-        async def always_late(kind: Kind, obj: JSON) -> JSON:
-            tries.append(kind)
-            raise Conflict("the object has been modified")
-
-        cluster.replace = always_late  # type: ignore[method-assign]  # a writer that always comes first
-        with pytest.raises(Conflict):
-            await admit(cluster, gpu_pod("a"))
-        assert len(tries) == 4
-
-    run({"pods": "2"}, body)
