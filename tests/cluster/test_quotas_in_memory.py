@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -37,19 +36,21 @@ async def test_contract(case: Case) -> None:
     await case(InMemoryHarness())
 
 
-def story(message: Callable[[InMemoryHarness, str], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            harness = InMemoryHarness()
-            namespace = await harness.namespace()
-            await harness.create(Kind.RESOURCE_QUOTAS, quota(namespace))
-            async with asyncio.timeout(10):
-                await message(harness, namespace)
+@pytest.fixture
+def harness() -> InMemoryHarness:
+    return InMemoryHarness()
 
-        asyncio.run(main())
 
-    run.__name__ = message.__name__
-    return run
+@pytest.fixture
+def namespace(harness: InMemoryHarness) -> str:
+    """A namespace with a quota."""
+
+    async def made() -> str:
+        name = await harness.namespace()
+        await harness.create(Kind.RESOURCE_QUOTAS, quota(name))
+        return name
+
+    return asyncio.run(made())
 
 
 async def charge(harness: InMemoryHarness, namespace: str, used: str) -> JSON:
@@ -59,7 +60,6 @@ async def charge(harness: InMemoryHarness, namespace: str, used: str) -> JSON:
     return await harness.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", patch, namespace)
 
 
-@story
 async def test_nothing_reaches_the_cluster_and_every_read_shows_it(harness: InMemoryHarness, namespace: str) -> None:
     before = harness.memory.peek(Kind.RESOURCE_QUOTAS, "q", namespace)
     written = await charge(harness, namespace, "700")
@@ -70,7 +70,6 @@ async def test_nothing_reaches_the_cluster_and_every_read_shows_it(harness: InMe
     assert (await harness.cluster.list(Kind.RESOURCE_QUOTAS)).items == [written]
 
 
-@story
 async def test_what_others_change_is_seen_beside_it(harness: InMemoryHarness, namespace: str) -> None:
     await charge(harness, namespace, "700")
     raised = await harness.memory.replace(Kind.RESOURCE_QUOTAS, quota(namespace, {GPU: "9"}))
@@ -82,7 +81,6 @@ async def test_what_others_change_is_seen_beside_it(harness: InMemoryHarness, na
         await harness.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", stale, namespace)
 
 
-@story
 async def test_a_quota_made_anew_starts_with_nothing(harness: InMemoryHarness, namespace: str) -> None:
     await charge(harness, namespace, "700")
     await harness.delete(Kind.RESOURCE_QUOTAS, "q", namespace)
@@ -92,7 +90,6 @@ async def test_a_quota_made_anew_starts_with_nothing(harness: InMemoryHarness, n
     assert (await charge(harness, namespace, "5"))["status"]["used"] == {MEM: "5"}
 
 
-@story
 async def test_a_watch_tells_of_writes_before_and_after_it_began(harness: InMemoryHarness, namespace: str) -> None:
     version = (await harness.cluster.list(Kind.RESOURCE_QUOTAS)).resource_version
     await charge(harness, namespace, "1")

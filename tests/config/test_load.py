@@ -16,132 +16,6 @@ from hami_webhook.device_config import (
 
 COUNT = "nvidia: {resourceCountName: nvidia.com/gpu}\n"
 
-V2_7 = """\
-nvidia:
-  resourceCountName: "nvidia.com/gpu"
-  resourceMemoryName: "nvidia.com/gpumem"
-  resourceMemoryPercentageName: "nvidia.com/gpumem-percentage"
-  resourceCoreName: "nvidia.com/gpucores"
-  resourcePriorityName: "nvidia.com/priority"
-  overwriteEnv: false
-  defaultMemory: 0
-  defaultCores: 0
-  defaultGPUNum: 1
-  memoryFactor: 1
-  deviceSplitCount: 10
-  deviceMemoryScaling: 1
-  deviceCoreScaling: 1
-  gpuCorePolicy: default
-  libCudaLogLevel: 1
-  runtimeClassName: ""
-  knownMigGeometries:
-  - models: ["A30"]
-    allowedGeometries:
-    - group: group1
-      geometries:
-      - {name: 1g.6gb, memory: 6144, count: 4}
-cambricon:
-  resourceCountName: cambricon.com/vmlu
-  resourceMemoryName: cambricon.com/mlu.smlu.vmemory
-  resourceCoreName: cambricon.com/mlu.smlu.vcore
-hygon:
-  resourceCountName: hygon.com/dcunum
-  resourceMemoryName: hygon.com/dcumem
-  resourceCoreName: hygon.com/dcucores
-  memoryFactor: 1
-metax:
-  resourceCountName: "metax-tech.com/gpu"
-  resourceVCountName: metax-tech.com/sgpu
-  resourceVMemoryName: metax-tech.com/vmemory
-  resourceVCoreName: metax-tech.com/vcore
-  sgpuTopologyAware: "false"
-enflame:
-  resourceCountName: enflame.com/vgcu
-  resourcePercentageName: enflame.com/vgcu-percentage
-mthreads:
-  resourceCountName: mthreads.com/vgpu
-  resourceMemoryName: mthreads.com/sgpu-memory
-  resourceCoreName: mthreads.com/sgpu-core
-iluvatar:
-  resourceCountName: iluvatar.ai/vgpu
-  resourceMemoryName: iluvatar.ai/vcuda-memory
-  resourceCoreName: iluvatar.ai/vcuda-core
-kunlun:
-  resourceCountName: kunlunxin.com/xpu
-awsneuron:
-  resourceCountName: aws.amazon.com/neuron
-  resourceCoreName: aws.amazon.com/neuroncore
-amd:
-  resourceCountName: amd.com/gpu
-vnpus:
-- chipName: 910A
-  commonWord: Ascend910A
-  resourceName: huawei.com/Ascend910A
-  resourceMemoryName: huawei.com/Ascend910A-memory
-  memoryAllocatable: 32768
-  memoryCapacity: 32768
-  aiCore: 30
-  templates:
-  - {name: vir16, memory: 17476, aiCore: 16}
-  - {name: vir02, memory: 2184, aiCore: 2}
-- chipName: 310P3
-  commonWord: Ascend310P
-  resourceName: huawei.com/Ascend310P
-  resourceMemoryName: huawei.com/Ascend310P-memory
-  memoryAllocatable: 21527
-  memoryCapacity: 24576
-  aiCore: 8
-  aiCPU: 7
-  templates:
-  - {name: vir01, memory: 3072, aiCore: 1, aiCPU: 1}
-"""
-
-V2_10 = """\
-nvidia:
-  resourceCountName: nvidia.com/gpu
-  resourceMemoryName: nvidia.com/gpumem
-  memoryFactor: 1024
-  disableCoreLimit: false
-  migProfileAllowlist:
-  - models: [A30]
-    profiles: [1g.6gb, 1g.6gb+me]
-metax: {resourceVCountName: metax-tech.com/sgpu, sgpuTopologyAware: true}
-enflame:
-  resourceNameGCU: enflame.com/gcu
-  resourceNameDRSGCU: enflame.com/drs-gcu
-  resourceNameGCUMemory: enflame.com/gcu-memory
-  resourceNameGCUCore: enflame.com/gcu-core
-kunlun:
-  resourceCountName: kunlunxin.com/xpu
-  resourceVCountName: kunlunxin.com/vxpu
-  resourceVMemoryName: kunlunxin.com/vxpu-memory
-iluvatars:
-- chipName: MR-V100
-  commonWord: MR-V100
-  resourceCountName: iluvatar.ai/MR-V100-vgpu
-  resourceMemoryName: iluvatar.ai/MR-V100.vMem
-  resourceCoreName: iluvatar.ai/MR-V100.vCore
-amd:
-  resourceCountName: amd.com/gpu
-  resourceMemoryName: amd.com/gpumem
-  resourceCoreName: amd.com/gpucores
-vastai: {resourceCountName: vastaitech.com/va}
-biren: {resourceCountName: birentech.com/gpu}
-vnpus:
-  hamiVnpuCore: true
-  configs:
-  - chipName: Ascend910
-    commonWord: Ascend910C
-    resourceName: huawei.com/Ascend910C
-    resourceMemoryName: huawei.com/Ascend910C-memory
-    resourceCoreName: huawei.com/Ascend910C-core
-    memoryAllocatable: 65536
-    memoryCapacity: 65536
-    superPod: true
-    runtimeClassName: ascend
-    overwriteEnv: true
-"""
-
 
 def loaded(text: str) -> DeviceConfig:
     return load_device_config(text, "f.yaml").config
@@ -170,30 +44,34 @@ def test_the_built_in_file_loads_without_a_warning_and_names_every_vendor() -> N
     assert not koordinator.denies_mixed_names_explicitly
 
 
-def test_the_layout_of_hami_2_7_has_only_the_warning_about_mig_geometries() -> None:
-    file = load_device_config(V2_7, "f.yaml")
-    assert file.warnings == (
-        "f.yaml:18: nvidia.knownMigGeometries: ignored: HAMi 2.10 replaced it by migProfileAllowlist",
+def test_older_and_newer_layouts_of_a_section_are_read() -> None:
+    """tests/config/test_charts.py reads the files that HAMi's charts render, of 2.7, 2.10 and 2.11."""
+    chip = "commonWord: X, resourceName: a.b/x, memoryAllocatable: 21527, memoryCapacity: 24576"
+    older = loaded(
+        f"vnpus: [{{{chip}, templates: [{{name: large, memory: 17476}}, {{name: small, memory: 2184}}]}}]\n"
+        "enflame: {resourceCountName: enflame.com/vgcu, resourcePercentageName: enflame.com/vgcu-percentage}\n"
     )
-    vnpus = file.config.section("vnpus")
+    vnpus, enflame = older.section("vnpus"), older.section("enflame")
     assert not vnpus.hami_vnpu_core
-    assert [template.name for template in vnpus.configs[0].templates] == ["vir02", "vir16"]
-    assert (vnpus.configs[1].memory_capacity, vnpus.configs[1].factor) == (24576, 1)
-    enflame = file.config.section("enflame")
-    assert enflame.resource_name_vgcu == "enflame.com/vgcu"
-    assert enflame.resource_name_drs_gcu == "enflame.com/drs-gcu"
-
-
-def test_the_layout_of_hami_2_10_has_no_warning() -> None:
-    file = load_device_config(V2_10, "f.yaml")
-    assert file.warnings == ()
-    assert file.config.section("hygon") is None
-    assert file.config.section("nvidia").factor == 1024
-    assert file.config.section("metax").sgpu_topology_aware
-    assert file.config.section("enflame").resource_name_vgcu_percentage == "enflame.com/vgcu-percentage"
-    vnpus = file.config.section("vnpus")
-    assert vnpus.hami_vnpu_core
-    assert vnpus.configs[0].runtime_class_name == "ascend"
+    assert [template.name for template in vnpus.configs[0].templates] == ["small", "large"]
+    assert (vnpus.configs[0].memory_capacity, vnpus.configs[0].factor) == (24576, 1)
+    assert (enflame.resource_name_vgcu, enflame.resource_name_drs_gcu) == ("enflame.com/vgcu", "enflame.com/drs-gcu")
+    newer = loaded(
+        f"vnpus: {{hamiVnpuCore: true, configs: [{{{chip}, superPod: true, runtimeClassName: ascend}}]}}\n"
+        "nvidia: {resourceCountName: a.b/c, memoryFactor: 1024}\n"
+        "metax: {resourceVCountName: metax-tech.com/sgpu, sgpuTopologyAware: true}\n"
+        "enflame: {resourceNameGCU: enflame.com/gcu}\n"
+    )
+    vnpus = newer.section("vnpus")
+    assert (vnpus.hami_vnpu_core, vnpus.configs[0].super_pod, vnpus.configs[0].runtime_class_name) == (
+        True,
+        True,
+        "ascend",
+    )
+    assert newer.section("hygon") is None
+    assert newer.section("nvidia").factor == 1024
+    assert newer.section("metax").sgpu_topology_aware
+    assert newer.section("enflame").resource_name_vgcu_percentage == "enflame.com/vgcu-percentage"
 
 
 def test_absent_keys_have_the_values_of_the_pages() -> None:

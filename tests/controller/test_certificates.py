@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -64,6 +64,11 @@ class CertificatesEnv:
         if self._configurations:
             for kind in KINDS:
                 await self.configure(kind)
+
+    async def serve(self) -> None:
+        await self.prepare()
+        await self.settled()
+        await self.mount("a")
 
     async def configure(self, kind: Kind) -> None:
         hooks = [{"name": name, "clientConfig": {"service": {"name": "hami-webhook"}}} for name in ("a", "b")]
@@ -149,20 +154,12 @@ def _signed_by(leaf: Certificate, authority: Certificate) -> bool:
     return True
 
 
-def story(test: Callable[[CertificatesEnv], Awaitable[None]]) -> Callable[[], None]:
-    """Run an async test on an environment whose Secret is made and trusted."""
-
-    def run() -> None:
-        async def whole() -> None:
-            env = CertificatesEnv()
-            await env.prepare()
-            await env.settled()
-            await env.mount("a")
-            await test(env)
-
-        asyncio.run(whole())
-
-    return run
+@pytest.fixture
+def env() -> CertificatesEnv:
+    """An environment whose Secret is made, trusted and served by a replica."""
+    made = CertificatesEnv()
+    asyncio.run(made.serve())
+    return made
 
 
 async def test_the_secret_is_made_marked_and_trusted() -> None:
@@ -178,7 +175,6 @@ async def test_the_secret_is_made_marked_and_trusted() -> None:
     assert env.events == []
 
 
-@story
 async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: CertificatesEnv) -> None:
     first, authority = env.mounted["a"], (await env.secret())["ca.crt"]
     for _ in range(40):
@@ -191,7 +187,6 @@ async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: Cer
     assert pki.read_lifetime(env.mounted["a"].certificate).not_after > datetime.fromtimestamp(env.now, UTC)
 
 
-@story
 async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: CertificatesEnv) -> None:
     """One replica gets the new pair late; the former authority stays trusted until it expires, without its key."""
     await env.mount("late")
@@ -219,7 +214,6 @@ async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: Certif
     assert env.events == []
 
 
-@story
 async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(env: CertificatesEnv) -> None:
     env.now += 210 * DAY
     before = await env.secret()
@@ -267,7 +261,6 @@ async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> No
     assert env.problems == {"CertificateSecretForeign": 1}
 
 
-@story
 async def test_a_secret_that_an_earlier_version_made_is_ours(env: CertificatesEnv) -> None:
     patch: JSON = {"metadata": {"labels": None, "annotations": {"serving.hami.io/hami-webhook-0": "1"}}}
     await env.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
@@ -294,28 +287,23 @@ OTHER = pki.generate("other", "hami-system", now=datetime.fromtimestamp(1_767_22
     ],
     ids=["no key", "garbage", "none", "another's key", "another's pair"],
 )
-def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
-    spoilt: dict[str, bytes | None], message: str
+async def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
+    env: CertificatesEnv, spoilt: dict[str, bytes | None], message: str
 ) -> None:
-    @story
-    async def body(env: CertificatesEnv) -> None:
-        before = await env.secret()
-        await env.spoil(**spoilt)
-        await env.keeper.reconcile()
-        after = await env.settled()
-        assert after["ca.crt"] == before["ca.crt"]
-        assert after["tls.crt"] != before["tls.crt"]
-        await env.check_trust()
-        assert env.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
-        await env.spoil(**spoilt)
-        await env.keeper.reconcile()
-        await env.settled()
-        assert env.problems == {"CertificateUnusable": 2}
-
-    body()
+    before = await env.secret()
+    await env.spoil(**spoilt)
+    await env.keeper.reconcile()
+    after = await env.settled()
+    assert after["ca.crt"] == before["ca.crt"]
+    assert after["tls.crt"] != before["tls.crt"]
+    await env.check_trust()
+    assert env.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
+    await env.spoil(**spoilt)
+    await env.keeper.reconcile()
+    await env.settled()
+    assert env.problems == {"CertificateUnusable": 2}
 
 
-@story
 async def test_a_pair_for_another_service_is_replaced(env: CertificatesEnv) -> None:
     data = await env.secret()
     now = datetime.fromtimestamp(env.now, UTC)
@@ -338,53 +326,45 @@ async def test_a_pair_for_another_service_is_replaced(env: CertificatesEnv) -> N
     ],
     ids=["no key", "garbage key", "another's key", "no certificate", "garbage", "another's", "no authority"],
 )
-def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair_is_trusted(
-    spoilt: dict[str, bytes | None],
+async def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair_is_trusted(
+    env: CertificatesEnv, spoilt: dict[str, bytes | None]
 ) -> None:
-    @story
-    async def body(env: CertificatesEnv) -> None:
-        before = await env.secret()
-        await env.spoil(**spoilt)
-        await env.keeper.reconcile()
-        data = await env.secret()
-        assert data["ca.crt"] == before["ca.crt"], "the bundles still have it"
-        assert data["tls.crt"] == before["tls.crt"]
-        assert "next.crt" in data
-        await env.pass_time(20)
-        assert (await env.secret())["tls.crt"] == before["tls.crt"]
-        await env.pass_time(40)
-        after = await env.settled()
-        assert after["ca.crt"] == data["next.crt"]
-        assert after["old.crt"] == before["ca.crt"]
-        assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
-        reasons = [(reason, message.partition(":")[0]) for reason, message, _ in env.events]
-        assert set(reasons) == {("CertificateUnusable", "ca.crt and ca.key")}
-        assert all(count == 1 for _, _, count in env.events)
-
-    body()
+    before = await env.secret()
+    await env.spoil(**spoilt)
+    await env.keeper.reconcile()
+    data = await env.secret()
+    assert data["ca.crt"] == before["ca.crt"], "the bundles still have it"
+    assert data["tls.crt"] == before["tls.crt"]
+    assert "next.crt" in data
+    await env.pass_time(20)
+    assert (await env.secret())["tls.crt"] == before["tls.crt"]
+    await env.pass_time(40)
+    after = await env.settled()
+    assert after["ca.crt"] == data["next.crt"]
+    assert after["old.crt"] == before["ca.crt"]
+    assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
+    reasons = [(reason, message.partition(":")[0]) for reason, message, _ in env.events]
+    assert set(reasons) == {("CertificateUnusable", "ca.crt and ca.key")}
+    assert all(count == 1 for _, _, count in env.events)
 
 
-def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_trusted_stays_trusted() -> None:
+async def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_trusted_stays_trusted(
+    env: CertificatesEnv,
+) -> None:
     """A replica goes on with the last pair that it could use."""
-
-    @story
-    async def body(env: CertificatesEnv) -> None:
-        before = await env.secret()
-        await env.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
-        await env.keeper.reconcile()
-        await env.check_trust()
-        after = await env.settled()
-        assert after["ca.crt"] != before["ca.crt"]
-        assert after["old.crt"] == before["ca.crt"]
-        await env.check_trust()
-        await env.mount("a")
-        await env.check_trust()
-        assert [count for _, _, count in env.events] == [1]
-
-    body()
+    before = await env.secret()
+    await env.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
+    await env.keeper.reconcile()
+    await env.check_trust()
+    after = await env.settled()
+    assert after["ca.crt"] != before["ca.crt"]
+    assert after["old.crt"] == before["ca.crt"]
+    await env.check_trust()
+    await env.mount("a")
+    await env.check_trust()
+    assert [count for _, _, count in env.events] == [1]
 
 
-@story
 async def test_an_authority_that_has_expired_is_replaced_at_once(env: CertificatesEnv) -> None:
     before = await env.secret()
     env.now += 301 * DAY
@@ -395,7 +375,6 @@ async def test_an_authority_that_has_expired_is_replaced_at_once(env: Certificat
     assert await env.bundles() == {after["ca.crt"]}
 
 
-@story
 async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(env: CertificatesEnv) -> None:
     before = await env.secret()
     await env.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
@@ -406,30 +385,24 @@ async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_t
 
 
 @pytest.mark.parametrize("value", ["garbage", "", "-1", "1e400", "9" * 400, "nan", "1767312000"])
-def test_an_absurd_annotation_is_written_anew(value: str) -> None:
+async def test_an_absurd_annotation_is_written_anew(env: CertificatesEnv, value: str) -> None:
     """The last is a day ahead."""
-
-    @story
-    async def body(env: CertificatesEnv) -> None:
-        await env.annotate(value)
-        await env.keeper.reconcile()
-        assert SINCE not in ((await env.stored())["metadata"].get("annotations") or {})
-        env.now += 210 * DAY
-        for _ in range(3):
-            await env.keeper.reconcile()
-        await env.annotate("garbage")
-        await env.keeper.reconcile()
-        assert (await env.stored())["metadata"]["annotations"][SINCE] == str(int(env.now))
-        await env.pass_time(30)
-        assert "old.crt" in await env.settled()
-        assert env.problems == {"CertificateUnusable": 2}
-
     if value == "1767312000":
         assert int(value) == 1_767_225_600 + DAY
-    body()
+    await env.annotate(value)
+    await env.keeper.reconcile()
+    assert SINCE not in ((await env.stored())["metadata"].get("annotations") or {})
+    env.now += 210 * DAY
+    for _ in range(3):
+        await env.keeper.reconcile()
+    await env.annotate("garbage")
+    await env.keeper.reconcile()
+    assert (await env.stored())["metadata"]["annotations"][SINCE] == str(int(env.now))
+    await env.pass_time(30)
+    assert "old.crt" in await env.settled()
+    assert env.problems == {"CertificateUnusable": 2}
 
 
-@story
 async def test_a_next_authority_and_a_former_one_that_are_unusable_go(env: CertificatesEnv) -> None:
     await env.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
     await env.keeper.reconcile()
@@ -460,8 +433,9 @@ NOTES = ANY | st.fixed_dictionaries({SINCE: ANY})
 def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_again(
     data: Any, notes: Any, labels: Any, hooks: Any, version: Any
 ) -> None:
-    @story
-    async def body(env: CertificatesEnv) -> None:
+    async def body() -> None:
+        env = CertificatesEnv()
+        await env.serve()
         env.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
         env.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
         for _ in range(3):
@@ -472,4 +446,4 @@ def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_
         await env.keeper.reconcile()
         await env.settled()
 
-    body()
+    asyncio.run(body())

@@ -11,13 +11,12 @@ import pytest
 from replicas import reconciling
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
+from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
 from hami_webhook.controller.quotas import QuotaReconciler, ReconcileIntervals
 from hami_webhook.core_options import Options
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.loops import Sleep
 
 NOW = 1_767_225_600.0
 K = "koordinator.sh/"
@@ -25,36 +24,15 @@ MEMORY, RATIO, SHARED = f"{K}gpu-memory", f"{K}gpu-memory-ratio", f"{K}gpu.share
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 
 
-class NoDefinition(MemoryCluster):
-    """A cluster without Koordinator."""
-
-    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
-        if kind is Kind.DEVICES:
-            raise NotFound("404 page not found")
-        return await super().list(kind, namespace, node=node)
-
-
-class InstalledLater(NoDefinition):
-    """A cluster that gets Koordinator."""
-
-    installed = False
-
-    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
-        return await (MemoryCluster if self.installed else NoDefinition).list(self, kind, namespace, node=node)
-
-
 class DevicesEnv:
-    def __init__(
-        self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True, sleep: Sleep | None = None
-    ) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
         self.now = NOW
-        self.cluster = cluster(lambda: self.now)
+        self.cluster = MemoryCluster(lambda: self.now)
         config = builtin_device_config().config
         if not enabled:
             config = config.model_copy(update={"koordinator": None})
         self.vendors = enabled_vendors(config)
-        sleep = sleep or self.never
-        self.feed = SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=sleep)
+        self.feed = SharedInformers(self.cluster, watched_kinds(self.vendors), clock=lambda: self.now, sleep=self.never)
         self.core = Core(self.cluster, self.vendors, Options(), clock=lambda: self.now, watches=self.feed)
         self.reconciler = QuotaReconciler(*reconciling(self.core), ReconcileIntervals(), jitter=lambda: 0.5)
 
@@ -135,29 +113,6 @@ async def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -
         assert list(env.core.caches.unreadable) == [("devices", "", "n1")]
 
 
-async def test_a_cluster_without_koordinator_is_synced() -> None:
-    async with opened(DevicesEnv(NoDefinition)) as env:
-        assert env.feed.synced
-
-
-async def test_devices_installed_after_the_start_are_known_within_seconds() -> None:
-    slept: list[float] = []
-    again = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await again.wait()
-
-    async with opened(DevicesEnv(InstalledLater, sleep=sleep)) as env:
-        assert slept == [5.0]
-        assert isinstance(env.cluster, InstalledLater)
-        await env.cluster.create(Kind.DEVICES, device(CARD))
-        env.cluster.installed = True
-        again.set()
-        await env.settle()
-        assert env.core.state.device("n1") is not None
-
-
 async def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
     async with opened(DevicesEnv(enabled=False)) as env:
         await env.cluster.create(Kind.DEVICES, device(CARD))
@@ -184,15 +139,6 @@ async def test_a_debit_is_completed_once_its_card_is_known() -> None:
         await env.pass_time()
         assert env.used() == {MEMORY: str(6 * 2**30)}
         assert env.events("QuotaUnitSuspicious") == []  # gibibytes of bytes
-
-
-async def test_gibibytes_of_percent_are_suspicious() -> None:
-    async with opened() as env:
-        await env.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
-        await env.pass_time()
-        assert env.events("QuotaUnitSuspicious") == [
-            f"limits.{RATIO}: 1Ki means 1024 units; write a number without a suffix"
-        ]
 
 
 async def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -> None:

@@ -64,50 +64,18 @@ def test_every_fault_can_be_planted() -> None:
         assert bool(fault.scenario) != bool(fault.why)
 
 
-SOURCE = """
-class Room:
-    def free(self, of):
-        for each in self.taken:  # in any order
-            of -= each
-        if of < 0:
-            raise Full("none")
-        return max(of,
-                   0)
-
-    def name(self): return "0"
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "lines"),
-    [
-        ("of<0", "of < 1", "if of < 1:"),
-        ("max( of, 0 )", "of", "return of"),
-        ("'none'", "str(of)", "raise Full(str(of))"),
-        ("raise Full('none')", "pass", "pass"),
-        ("of -= each", "self.first(each)\n...", "self.first(each)\nof -= each"),
-        ("if of < 0:  # a remark\n    raise Full('none')", "...\nself.last()", "raise Full('none')\nself.last()"),
-    ],
-)
-def test_a_fault_finds_its_place_however_that_is_written(before: str, after: str, lines: str) -> None:
-    tree = ast.parse(SOURCE)
-    replace_in(tree, Change("Room.free", before, after))
-    assert lines in "\n".join(line.strip() for line in ast.unparse(tree).splitlines())
-    compile(tree, "room.py", "exec")
-
-
 @pytest.mark.parametrize(
     ("function", "before", "message"),
     [
-        ("Room.full", "of < 0", "0 functions are called Room.full"),
+        ("free", "of < 0", "0 functions are called free"),
         ("Room.free", "of < 1", "Room.free has 'of < 1' 0 times"),
         ("Room.free", "of", "Room.free has 'of' 2 times"),
-        ("Room.name", "of < 0", "Room.name has 'of < 0' 0 times"),
     ],
 )
 def test_a_fault_whose_place_is_gone_says_so(function: str, before: str, message: str) -> None:
+    source = "class Room:\n    def free(self, of):\n        if of < 0: raise Full(of)\n"
     with pytest.raises(LookupError) as error:
-        replace_in(ast.parse(SOURCE), Change(function, before, "None"))
+        replace_in(ast.parse(source), Change(function, before, "None"))
     assert str(error.value) == message
 
 
@@ -156,8 +124,3 @@ def test_a_run_is_the_same_each_time(name: str, accidents: Mapping[str, int], st
     runs = [explore(scenario, scenarios.vendors(), most_states=states) for _ in range(2)]
     assert replace(runs[0], seconds=0) == replace(runs[1], seconds=0)
     assert walk(scenario, scenarios.vendors(), 1, 5).fault is None
-
-
-@pytest.mark.parametrize(("number", "path"), [("0", (0,)), ("0120z", (0, 1, 2, 0, 35)), ("01(40)2", (0, 1, 40, 2))])
-def test_numbers_of_runs(number: str, path: tuple[int, ...]) -> None:
-    assert path_of(number) == path

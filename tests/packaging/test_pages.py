@@ -209,18 +209,3 @@ def test_each_feature_is_in_the_glossary() -> None:
 def test_no_comparison_denies_what_we_have(page: Path) -> None:
     assert len([*said_of_us(page.read_text())]) >= 5
     assert denied(page.read_text()) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("| | Kueue | hami-webhook |\n|---|---|---|\n| **gangs** | yes | none; see below |\n", 1),
-        ("| | Kueue | hami-webhook |\n|---|---|---|\n| **gangs** | none | pod groups |\n", 0),
-        ("| | waits in order |\n|---|---|\n| hami-webhook | no |\n| HAMi | no |\n", 1),
-        ("- No queue of jobs: pods wait.\n", 1),
-        ("- Cover several clusters: each quota covers one cluster.\n", 0),
-        ("- Your pods ask for devices with ResourceClaims: HAMi-DRA is for that, we count none.\n", 1),
-    ],
-)
-def test_a_denial_is_found(text: str, found: int) -> None:
-    assert len(denied(text)) == found

@@ -81,12 +81,6 @@ def test_settings_reach_the_core_and_the_listeners() -> None:
     assert (limits.keep_alive, limits.max_concurrent_requests, limits.shutdown_grace) == (100, 3, 0.1)
 
 
-def test_the_defaults_are_the_specifications() -> None:
-    limits = limits_of(settings_of())
-    assert limits.max_request_bytes == 16 << 20, "the largest review of a pod that can be stored has 15 MB"
-    assert limits.keep_alive == 125, "longer than the API server keeps an idle connection"
-
-
 async def test_the_reconciler_puts_used_right(tmp_path: Path) -> None:
     cluster = await quota_cluster(FULL, {GPU: 9, MEM: 9})
     async with served(tmp_path, cluster):
