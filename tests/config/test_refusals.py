@@ -25,14 +25,10 @@ VOLCANO_GEOMETRY = "volcano:\n  knownMigGeometries:\n  - models: [A30]\n    allo
 BAD = [
     # the file as a whole
     ("", "f.yaml: is empty: all configurations are empty"),
-    ("# nothing\n", "f.yaml: is empty: all configurations are empty"),
-    ("{}", "f.yaml: is empty: all configurations are empty"),
     ("just text", 'f.yaml:1: must be a mapping of vendor sections, found the text "just text"'),
     ("- nvidia", "f.yaml:1: must be a mapping of vendor sections, found a list"),
     ("nvidia:\n  a: b: c", "f.yaml:2: is not valid YAML: mapping values are not allowed in this context"),
-    ("nvidia:\n\t- x", "f.yaml:2: is not valid YAML: found character that cannot start any token"),
     ("a: 1\n---\nb: 2", "f.yaml:2: is not valid YAML: but found another document"),
-    ("a: 'x", "f.yaml:1: is not valid YAML: found unexpected end of stream"),
     ("a: *b", "f.yaml:1: is not valid YAML: found undefined alias"),
     ("a: !x b", "f.yaml:1: is not valid YAML: the tag !x isn't one of Kubernetes' YAML"),
     ("a: \x00", "f.yaml: is not valid YAML: unacceptable character #x0000"),
@@ -54,7 +50,6 @@ BAD = [
     ("kind: Deployment", 'f.yaml:1: must be a device-config.yaml or a ConfigMap with one, found kind the text "Deplo'),
     ("kind: ConfigMap\ndata: {config: x}", 'f.yaml:2: the ConfigMap has no text under data["device-config.yaml"]'),
     ("kind: ConfigMap\ndata: 3", 'f.yaml:2: the ConfigMap has no text under data["device-config.yaml"]'),
-    ("kind: ConfigMap\n", 'f.yaml:1: the ConfigMap has no text under data["device-config.yaml"]'),
     (CONFIG_MAP, "f.yaml:5: nvidia.resourceCountName: must be a resource name of the"),
     ("kind: ConfigMap\ndata:\n  device-config.yaml: |\n    a: b: c\n", "f.yaml:4: is not valid YAML: mapping values"),
     (
@@ -65,16 +60,12 @@ BAD = [
     ("nvidia: {}\nvnpus: []", "f.yaml:1: all configurations are empty: no section names a resource"),
     # sections and lists
     ("nvidia: []", "f.yaml:1: nvidia: must be a mapping, found a list"),
-    ("nvidia: true", "f.yaml:1: nvidia: must be a mapping, found true"),
     ("iluvatars: {}", "f.yaml:1: iluvatars: must be a list, found a mapping"),
     ("iluvatars: [3]", "f.yaml:1: iluvatars[0]: must be a mapping, found 3"),
-    ("iluvatars: [null]", "f.yaml:1: iluvatars[0]: must be a mapping, found nothing"),
-    ("vnpus: 3", "f.yaml:1: vnpus: must be a mapping, found 3"),
     ("vnpus:\n- x", 'f.yaml:2: vnpus[0]: must be a mapping, found the text "x"'),
     # names
     ("nvidia: {resourceCountName: gpu}", "must be a resource name of the form domain/name, or empty"),
     ("nvidia: {resourceCountName: 'nvidia.com/gpu '}", 'found the text "nvidia.com/gpu "'),
-    ("nvidia: {resourceCountName: Nvidia.com/gpu}", "must be a resource name of the form domain/name"),
     ("nvidia: {resourceCountName: limits.nvidia.com/gpu}", "must be the resource itself, without limits. in front"),
     ("nvidia: {resourceCountName: 7}", "must be a resource name such as nvidia.com/gpu, or empty, found 7"),
     (
@@ -94,14 +85,11 @@ BAD = [
     ("nvidia: {memoryFactor: 1.5}", "must be a whole number from 0 to 2147483647, found 1.5"),
     ("nvidia: {memoryFactor: true}", "must be a whole number from 0 to 2147483647, found true"),
     ("nvidia: {memoryFactor: '10'}", 'found the text "10"; remove the quotes'),
-    ("nvidia: {memoryFactor: 1:30}", 'must be a whole number from 0 to 2147483647, found the text "1:30"'),
     (f"nvidia: {{memoryFactor: {'9' * 5000}}}", "must be a whole number from 0 to 2147483647"),
     ("nvidia: {defaultCores: 101}", "nvidia.defaultCores: must be a whole number from 0 to 100, found 101"),
     ("nvidia: {deviceMemoryScaling: 0}", "must be a number above 0 and at most 100, found 0"),
     ("nvidia: {deviceMemoryScaling: .nan}", 'must be a number above 0 and at most 100, found the text ".nan"'),
-    ("nvidia: {deviceMemoryScaling: x}", 'must be a number above 0 and at most 100, found the text "x"'),
     ("nvidia: {overwriteEnv: 'true'}", 'must be true or false without quotes, found the text "true"'),
-    ("nvidia: {overwriteEnv: []}", "nvidia.overwriteEnv: must be true or false, found "),
     ("nvidia: {overwriteEnv: 1}", "nvidia.overwriteEnv: must be true or false, found 1"),
     ("metax: {sgpuTopologyAware: maybe}", 'must be true or false, or one of the texts "true" and "false", found the'),
     ("nvidia: {gpuCorePolicy: never}", 'must be "", default, force or disable, found the text "never"'),
@@ -111,7 +99,6 @@ BAD = [
     ("nvidia: {migProfileAllowlist: [{models: [A30]}]}", "nvidia.migProfileAllowlist[0].profiles: is required"),
     ("nvidia: {migProfileAllowlist: [{models: [A30], profiles: [g.5gb]}]}", "must be a MIG profile such as 1g.10gb"),
     ("nvidia: {migProfileAllowlist: [{models: [A30], profiles: [1g]}]}", 'such as 1g.10gb, found the text "1g"'),
-    ("nvidia: {migProfileAllowlist: [{models: [A30], profiles: [1g.]}]}", 'such as 1g.10gb, found the text "1g."'),
     ("nvidia: {migProfileAllowlist: [{models: [' '], profiles: [1g.5gb]}]}", "must be text that isn't blank"),
     # Enflame
     (
@@ -119,7 +106,6 @@ BAD = [
         "enflame: resourceCountName is the old spelling of resourceNameVGCU, and they differ; keep only",
     ),
     ("enflame:\n  resourcePercentageName: x", "f.yaml:2: enflame.resourcePercentageName: must be a resource name of"),
-    ("enflame: 3", "f.yaml:1: enflame: must be a mapping, found 3"),
     # Iluvatar
     ("iluvatars:\n- {resourceCountName: a.b/c}", "f.yaml:2: iluvatars[0].commonWord: is required"),
     ("iluvatars: [{commonWord: 'a,b'}]", "iluvatars[0].commonWord: must be 1 to 43 letters, digits, -, _ or ."),
@@ -147,9 +133,6 @@ BAD = [
     (CHIP + CHIP.removeprefix("vnpus:\n"), 'vnpus[1].commonWord: "X" is already the commonWord of vnpus[0]'),
     ("vnpus: {hamiVnpuMode: soft}", "vnpus.hamiVnpuMode: must be template, hami-core (or hamiCore) or enpu, found the"),
     ("mthreads: {memoryPerCard: [1]}", "mthreads.memoryPerCard[0]: must be a whole number from 2 to 4194303, found 1"),
-    ("mthreads: {memoryPerCard: many}", "mthreads.memoryPerCard: "),
-    ("amd: {runtimeClassName: A}", "amd.runtimeClassName: must be the name of a RuntimeClass"),
-    ("vnpus: {hamiVnpuCore: 'yes'}", 'vnpus.hamiVnpuCore: must be true or false, found the text "yes"'),
     # Volcano and Koordinator
     (VOLCANO_GEOMETRY + "a-b\n      geometries: [{name: a, memory: 1, count: 1}]", "must not contain - , : ; [ or ]"),
     (VOLCANO_GEOMETRY + "a\n      geometries: []", "must name at least one kind of instance, found an empty list"),

@@ -223,21 +223,3 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
         assert (await env.refused(more)).code == 403
         await env.run(400)
         assert [e.count for e in env.cluster.events if e.note.reason == "QuotaOverrun"] == [1]
-
-
-async def test_an_allocation_that_is_never_bound_lapses() -> None:
-    cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
-    async with QuotaEnv(cards, quota(spec={"hard": {BLOCKS: "50000"}}), of=CHART) as env:
-        with_limits = pod_with_limits(1, 100, name="p")
-        with_limits["metadata"]["namespace"] = TEAM
-        await env.create(with_limits)
-        notes = {
-            IDS: "GPU-l,NVIDIA,700,0:",
-            "volcano.sh/bind-phase": "allocating",
-            "volcano.sh/bind-time": str(int(env.now)),
-        }
-        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
-        await env.run(2)
-        assert env.quota()["status"]["used"][BLOCKS] == "700"
-        await env.run(299)
-        assert env.quota()["status"]["used"][BLOCKS] == "100"
