@@ -202,18 +202,6 @@ def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
     assert loaded.object == obj
 
 
-@given(st.text(alphabet="abk:-[]{}&*!<>|?%@#,\"'\n \t\\0", max_size=40))
-def test_garbage_is_a_load_error_or_nothing(text: str) -> None:
-    for prefix in ("", POD + "x: "):
-        message = "f:"
-        try:
-            load_objects(prefix + text, "f")
-        except LoadError as error:
-            message = str(error)
-        assert message.startswith("f:")
-        assert "\n" not in message
-
-
 def test_the_python_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{POD}a: &x [1, 2026-01-01, {{b: yes}}]\nc: *x\n"
     expected = load_one(text)

@@ -287,33 +287,6 @@ def test_other_malformed_objects(read: Callable[[Any], object], obj: Any, messag
     assert str(caught.value) == message
 
 
-_json: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=4,
-)
-FIELDS: dict[str, tuple[str, ...]] = {
-    "metadata": ("name", "labels", "annotations", "creationTimestamp", "deletionTimestamp"),
-    "spec": ("containers", "initContainers", "affinity", "activeDeadlineSeconds", "hard", "scopes", "scopeSelector"),
-    "status": ("phase", "containerStatuses", "initContainerStatuses", "capacity", "hard", "used"),
-}
-
-
-@given(st.data())
-def test_any_json_is_read_or_reported(data: st.DataObject) -> None:
-    part = data.draw(st.sampled_from(sorted(FIELDS)))
-    name = data.draw(st.sampled_from(FIELDS[part]))
-    value = data.draw(_json | st.lists(st.fixed_dictionaries({"name": _json, "state": _json, "resources": _json})))
-    obj = {part: {name: value}}
-    for read in (Pod.from_object, Node.from_object, Namespace.from_object, ResourceQuota.from_object):
-        try:
-            found = read(obj)
-        except MalformedObject:
-            continue
-        if isinstance(found, Pod):
-            assert found.best_effort in (True, False)
-
-
 # Times and label values
 
 
