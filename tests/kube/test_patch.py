@@ -64,19 +64,6 @@ def test_a_missing_map_is_added_whole() -> None:
     assert draft.operations() == []
 
 
-def test_setting_what_is_there_changes_nothing() -> None:
-    draft = MapDraft("/m", {"a": "1"})
-    assert not draft.missing
-    draft["a"] = "1"
-    assert not draft.changes
-    draft["a"] = "2"
-    draft["a"] = "1"
-    assert draft.operations() == []
-    del draft["a"]
-    draft["a"] = "1"
-    assert draft.operations() == []
-
-
 _keys = st.sampled_from(("a", "b", "hami.io/x", "t~e", "~1", ""))
 _maps = st.none() | st.dictionaries(_keys, st.text(max_size=3))
 _changes = st.lists(st.tuples(_keys, st.none() | st.text(max_size=3)), max_size=12)
