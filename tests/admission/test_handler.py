@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Awaitable
 from typing import Any
 
-import orjson
 import pytest
 from builders import GPU, JSON, MEM, container
 
@@ -23,7 +22,7 @@ from hami_webhook.policy.rules import PolicyRule, PolicyRules
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 
 from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
-from .reviews import SCHEDULER, cpu, parsed, patched, pod, refusal, review, validate, vendors
+from .reviews import SCHEDULER, cpu, parsed, patched, pod, refusal, review, validate
 
 
 def create(obj: JSON, **more: Any) -> Review:
@@ -215,21 +214,6 @@ async def test_a_review_without_any_namespace_is_malformed(path: str) -> None:
     await getattr(core.admission, path)(create(obj))
 
 
-# dry run
-
-
-@pytest.mark.parametrize("path", ["validate", "webhook"])
-async def test_a_dry_run_is_judged_and_writes_nothing(path: str) -> None:
-    cluster = await quota_cluster({MEM: 2000})
-    core, before = core_on(cluster), version(cluster)
-    fits, not_so = pod(gpu=1, mem=2000, uid="u"), pod(gpu=1, mem=3000, uid="u")
-    answer = await getattr(core.admission, path)(create(fits, dryRun=True))
-    assert answer.audit["quota"] == "gpu-quota:limits.nvidia.com/gpumem=2000"
-    assert RESERVATION not in patched(fits, answer)["metadata"].get("annotations", {})
-    assert (await denial(getattr(core.admission, path)(create(not_so, dryRun=True)))).code == 403
-    assert version(cluster) == before
-
-
 # /webhook and its reservation
 
 
@@ -348,18 +332,6 @@ async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods() -> None:
     assert "list pods" in cluster.calls
 
 
-async def test_validate_after_the_webhook_renames_the_charge() -> None:
-    cluster = await quota_cluster(FULL)
-    core = core_on(cluster)
-    obj = pod(gpu=1, mem=3000)
-    after = patched(obj, await core.admission.webhook(create(obj)))
-    after["metadata"]["uid"] = "u1"
-    answer = await core.admission.validate(create(after))
-    assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
-    assert spent(cluster) == {GPU: 1, MEM: 3000}
-    assert answer.audit["quota"].startswith("gpu-quota:")
-
-
 async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made() -> None:
     cluster = await quota_cluster(FULL)
     core = core_on(cluster)
@@ -381,25 +353,7 @@ async def test_a_pod_may_come_to_validate_again_with_its_own_reservation() -> No
     assert list(ledger(cluster)) == ["u1"]
 
 
-# floors and factors
-
-
-async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so() -> None:
-    cluster = await quota_cluster({MEM: 8000})
-    core = core_on(cluster)
-    cards = [{"id": "L", "count": 10, "devmem": 24576, "devcore": 100, "type": "NVIDIA L", "health": True}]
-    node = {"metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(cards).decode()}}}
-    core.caches.put(Kind.NODES, node)
-    half = {"limits": {GPU: 1, "nvidia.com/gpumem-percentage": 50}}
-    found = await denial(core.admission.validate(create(pod("p", {"name": "c", "resources": half}, uid="u"))))
-    assert "requested: limits.nvidia.com/gpumem=12288 (smallest eligible card), used" in found.message
-
-
-async def test_memory_is_charged_in_the_quotas_units() -> None:
-    cluster = await quota_cluster({MEM: 12})
-    core = core_on(cluster, vendors=vendors(memoryFactor=1024))
-    await core.admission.validate(create(pod(gpu=1, mem=12, uid="u")))
-    assert spent(cluster)[MEM] == 12
+# beyond what a quota can hold
 
 
 async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold() -> None:

@@ -1,6 +1,5 @@
 """What makes a device-config.yaml unusable: one clear sentence each, and never anything but ConfigError."""
 
-
 import pytest
 from tables import in_one_test
 

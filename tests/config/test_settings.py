@@ -226,6 +226,7 @@ BAD = [
     ("--http_bind 8080", '--http_bind "8080": must be an address to listen on such as 127.0.0.1:8080, :9395 or [::1]'),
     ("--http_bind ::1:80", "an IPv6 address needs brackets"),
     ("--http_bind [::g]:80", "must be an address to listen on"),
+    ("--http_bind a_b:80", "must be an address to listen on"),
     ("--metrics-bind-address :65536", "with a port up to 65535"),
     ("--metrics-bind-address 127.0.0.1:8080", '--metrics-bind-address "127.0.0.1:8080": must differ from --http_bind'),
     (

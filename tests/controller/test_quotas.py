@@ -8,7 +8,7 @@ import json
 
 import pytest
 from builders import JSON, accelerator_quota, card, container, node
-from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
+from quota.objects import ALLOCATED, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
 from quota.quota_env import QuotaEnv, no_sleep
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
@@ -336,23 +336,6 @@ async def test_six_lost_races_are_a_failure() -> None:
         await env.reconciler.step()
         assert len(writes) == 6
         assert at(env) == 0.75
-
-
-async def test_keys_that_leave_hard_leave_the_books() -> None:
-    async with QuotaEnv(L, quota(mem=20000, gpu=4, pods="5")) as env:
-        await env.create(pod(gpu=1, percent=50))
-        await env.run(2)
-        item = env.quota()
-        await env.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {MEM: "20000", "pods": "5"}}})
-        await env.run(2)
-        assert env.quota()["status"]["used"] == {MEM: "12288"}
-        assert GPU not in env.quota()["status"]["hard"]
-        assert [entry.amounts for entry in env.ledger().values()] == [{MEM: 12288}]
-        item = env.quota()
-        await env.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {"pods": "5"}}})
-        await env.run(2)
-        assert MEM not in env.quota()["status"].get("used", {})
-        assert LEDGER not in env.quota()["metadata"].get("annotations", {})
 
 
 async def test_a_deleted_quota_is_forgotten_once_its_charges_in_flight_have_expired() -> None:

@@ -408,6 +408,7 @@ def test_the_build_is_shown() -> None:
 UNREADABLE = [
     (Kind.NODES, node("not json")),
     (Kind.PODS, placed("garbage")),
+    (Kind.PODS, placed("G0,NVIDIA,x,1:;")),
     (Kind.PODS, placed("G0,NVIDIA,1,1:;", when=None, labels={"a": 1})),
     (Kind.PODS, pod(gpu="16Gi", mem="x", uid="u1")),
     (Kind.RESOURCE_QUOTAS, quota({GPU: "many", MEM: "1.5"})),
