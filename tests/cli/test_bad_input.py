@@ -25,7 +25,7 @@ UNUSABLE = [
     pytest.param("cluster", json.dumps(NODE) * 2, '{path}:1: nodes "n1" already exists', id="a node twice"),
     pytest.param("pods", DEPLOYMENT.format("{}"), "{path}:1: Deployment 'd': spec.template is missing", id="no pod"),
     pytest.param("pods", DEPLOYMENT.format("{replicas: -1, template: {spec: {}}}"),
-                 "{path}:1: Deployment 'd': spec.replicas must be a whole number ≥ 0, not the number -1", id="below zero"),
+                 "{path}:1: Deployment 'd': spec.replicas must be a whole number ≥ 0, not the number -1", id="-1"),
     pytest.param("pods", DEPLOYMENT.format("{replicas: 1000000000, template: {}}"),
                  "{path}:1: Deployment 'd': spec.replicas must be at most 100000, not 1000000000", id="too many"),
     pytest.param("cluster", "apiVersion: v1\nkind: Namespace\nmetadata: {name: n, labels: {a: 1}}",
