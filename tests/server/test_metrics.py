@@ -216,26 +216,6 @@ def test_cores_on_a_mask_are_counted() -> None:
     assert held == 2
 
 
-@pytest.mark.parametrize(
-    ("obj", "shown"),
-    [
-        (placed("G0,NVIDIA,1,1:;"), True),
-        (placed("G0,NVIDIA,1,1:;", phase="Succeeded"), False),
-        (placed("G0,NVIDIA,1,1:;", phase="Failed"), False),
-        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW - 10), True),
-        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW - 301), False),
-        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending"), False),
-    ],
-    ids=["running", "succeeded", "failed", "reserved", "lapsed", "never timed"],
-)
-def test_only_pods_that_hold_their_cards_are_shown(obj: JSON, shown: bool) -> None:
-    found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
-    assert ("hami_vgpu_memory_allocated_bytes" in found) == shown
-    assert found["hami_gpu_shared_count"][labelled(**CARD_0)] == shown
-    if shown:
-        assert dict(next(iter(found["hami_vgpu_memory_allocated_bytes"])))["node"] == "n1"
-
-
 def test_a_reservation_lapses_between_two_scrapes() -> None:
     now = [NOW]
     obj = placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW)
@@ -407,6 +387,7 @@ def test_the_build_is_shown() -> None:
 
 UNREADABLE = [
     (Kind.NODES, node("not json")),
+    (Kind.NODES, node('[{"id":1}]')),
     (Kind.PODS, placed("garbage")),
     (Kind.PODS, placed("G0,NVIDIA,x,1:;")),
     (Kind.PODS, placed("G0,NVIDIA,1,1:;", when=None, labels={"a": 1})),
