@@ -137,7 +137,8 @@ def cards(*changes: JSON) -> str:
 def test_a_malformed_registration_takes_only_its_node_out_and_says_so(
     command: Simulate, text: str, expected: str
 ) -> None:
-    run = command([node("n0", **{REGISTER: text}), NODE], pod("p", gpu=1, mem=1))
+    notes: JSON = {REGISTER: text}
+    run = command([node("n0", **notes), NODE], pod("p", gpu=1, mem=1))
     assert run.status == 0
     (line,) = run.err.splitlines()
     assert line.startswith(f"hami-webhook: warning: node n0: {REGISTER}: {expected}")

@@ -95,7 +95,7 @@ BAD_CIDRS = "deploy: API_SERVER_CIDRS must be a comma list of CIDRs such as 10.0
 NO_NETWORK = "does not appear to be an IPv4 or IPv6 network"
 
 
-def of_cidrs(given: str, reason: str) -> tuple[dict[str, str], str, str, str]:
+def of_cidrs(given: str, reason: str) -> tuple[dict[str, Any], str, str, str]:
     return {"API_SERVER_CIDRS": given}, "none", BAD_CIDRS, reason
 
 
@@ -116,7 +116,7 @@ CERT_MANAGER = {"OVERLAY": "cert-manager"}
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_or_taken_is_refused_before_anything_is_applied(
-    variables: dict[str, str], refusing: str, begin: str, reason: str, tmp_path: Path
+    variables: dict[str, Any], refusing: str, begin: str, reason: str, tmp_path: Path
 ) -> None:
     done, applied = deploy(tmp_path, recording=f'[ "$1" != {refusing} ] || exit 1\n', **variables)
     assert done.returncode == 1
