@@ -31,6 +31,8 @@ UNUSABLE = [
     pytest.param("cluster", "apiVersion: v1\nkind: Namespace\nmetadata: {name: n, labels: {a: 1}}",
                  "{path}:1: Namespace ", id="labels that are numbers"),
     pytest.param("cluster", json.dumps(quota(mem="lots")), "{path}:1: ResourceQuota ", id="no quantity"),
+    pytest.param("cluster", json.dumps({**quota(), "spec": {"scopes": "x"}}),
+                 "{path}:1: ResourceQuota 'gpu-quota': spec.scopes must be a list, not ", id="scopes"),
     pytest.param("config", "- nvidia", "{path}:1: must be a mapping of vendor sections", id="no configuration"),
     pytest.param("policy", "policies: [{name: x, enforse: {}}]",
                  "{path}:1: policies[0].enforse: is an unknown key (did you mean enforce?)", id="no policy"),

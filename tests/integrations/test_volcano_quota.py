@@ -203,6 +203,12 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
     }
 
 
+def test_no_amount_that_a_pod_states_is_debited_lower() -> None:
+    env = SchedulersEnv(MIXED)
+    cost = cost_of(env, "GPU-a,NVIDIA,1,0:", pod_with_limits(2, 3000, 40, name="u"), "n1")
+    assert cost.amounts == debits(2, 6000, 80)
+
+
 def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_larger() -> None:
     """Half of a T4 stays half of a T4 when the T4's node has gone."""
     env = SchedulersEnv(MIXED)
