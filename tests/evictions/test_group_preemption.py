@@ -9,7 +9,7 @@ import pytest
 from builders import card, node, quota
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling.placer_env import MEM, NOW
+from scheduling.placer_env import GPU, MEM, NOW
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.core_options import Options
@@ -148,6 +148,22 @@ async def test_budgets_hold_where_another_choice_exists() -> None:
         assert victims(each) == ["x0-1", "x0-2"]
 
 
+async def test_members_go_only_where_their_node_selector_lets_them() -> None:
+    """Those on n0 are less important, and n1 alone has the label."""
+    there = [nodes(2)[0], node("n1", card("n1-0", MEMORY), card("n1-1", MEMORY), labels={"zone": "b"})]
+    victims_of_n1 = taken(0, 2, priority=5)
+    async with extended(*there, *taken(2), *victims_of_n1, *group(2, nodeSelector={"zone": "b"})) as each:
+        await each.filter("g0")
+        assert victims(each) == ["x1-0", "x1-1"]
+
+
+async def test_a_group_that_its_quota_has_just_room_for_has_pods_evicted() -> None:
+    room = quota("q", mem=3 * MEMORY, gpu=3, used={MEM: 0, GPU: 0})
+    async with extended(*nodes(2, 2), *taken(2, 2, namespace="b"), room, *group(3)) as each:
+        await each.filter("g0")
+        assert len(each.ending()) == 3
+
+
 async def test_the_lowest_priority_and_of_these_the_fewest_go() -> None:
     """Two of 4000 MiB on each card of n0, of which one is more important; one of 8000 on each card of n1."""
     halves = [*taken(2, memory=4000), *taken(2, priority=3, memory=4000, name="y")]
@@ -239,6 +255,7 @@ async def test_an_eviction_that_is_refused_takes_back_all_nominations() -> None:
         assert ("PreemptionFailed", "no") in each.events("g0")
         for name in ("g0", "g1"):
             assert not each.core.nominations.of(each.raw(name)["metadata"]["uid"])
+        assert each.queue.times_freed == 1, "others may have what was kept for it"
 
 
 async def test_nobody_goes_for_a_group_of_which_a_member_is_deleted_while_the_nominations_are_written() -> None:
