@@ -25,7 +25,8 @@ def page_templates() -> Environment:
 
 def rendered(templates: Environment, name: str, values: Mapping[str, Any]) -> str:
     """A template as a document, in which no text from outside turns the direction of others, or is invisible."""
-    return without_control_characters(templates.get_template(name).render(values))
+    page = templates.get_template(name).render(values).replace("\r\n", "\n")  # as a browser reads and sends forms
+    return "\t".join(map(without_control_characters, page.split("\t")))  # a manifest may have tabs
 
 
 def html_report(title: str, summary: str, tables: Sequence[ShownTable], texts: Sequence[tuple[str, str]] = ()) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -173,7 +174,11 @@ def without_control_characters(text: str) -> str:
     """
     if text.replace("\n", "").isprintable():
         return text
-    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(each if each == "\n" or _is_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _is_shown(letter: str) -> bool:
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"  # such as the space of Chinese texts
 
 
 class _PlainDumper(yaml.SafeDumper):

@@ -35,7 +35,7 @@ def test_no_text_turns_direction_or_is_invisible(mark: str) -> None:
 
 
 def test_lines_and_letters_stay() -> None:
-    text = "Überlast 加速器\nsecond"
+    text = "Überlast 加速器\u3000卡\nsecond"
     assert printed(SafeConsole, text) == printed(Console, text)
 
 

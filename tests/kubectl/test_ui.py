@@ -310,9 +310,11 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
         manifest = yaml.safe_dump(pod("new", gpu=1, mem=2000))
-        form = {"manifest": manifest, "copies": "2"}
+        sent = manifest.replace("\n", "\t\r\n")  # browsers send \r\n, and files may have tabs
+        form = {"manifest": sent, "copies": "2"}
         page = client.post("/what-if", data=form, headers={"Origin": str(client.base_url)})
         assert page.status_code == 200
+        assert sent.replace("\r\n", "\n") in unescape(page.text)
         assert [name for name in ("new-0", "new-1") if name not in page.text] == []
         (address,) = re.findall('href="(/what-if[?][^"]*)"', page.text)
         opened = client.get(unescape(address)).text
