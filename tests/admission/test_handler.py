@@ -217,6 +217,17 @@ async def test_a_review_without_any_namespace_is_malformed(path: str) -> None:
 # /webhook and its reservation
 
 
+async def test_a_dry_run_of_the_webhook_is_judged_and_writes_nothing() -> None:
+    cluster = await quota_cluster({MEM: 2000})
+    core, before = core_on(cluster), version(cluster)
+    fits, not_so = pod(gpu=1, mem=2000, uid="u"), pod(gpu=1, mem=3000, uid="u")
+    answer = await core.admission.webhook(create(fits, dryRun=True))
+    assert answer.audit["quota"] == "gpu-quota:limits.nvidia.com/gpumem=2000"
+    assert RESERVATION not in patched(fits, answer)["metadata"].get("annotations", {})
+    assert (await denial(core.admission.webhook(create(not_so, dryRun=True)))).code == 403
+    assert version(cluster) == before
+
+
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
 async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations: dict[str, str] | None) -> None:
     cluster = await quota_cluster(FULL)

@@ -146,6 +146,8 @@ MALFORMED: dict[str, tuple[object, str]] = {
     "not JSON": (b"{", "not valid JSON"),
     "text": (b"hello", "not valid JSON"),
     "NaN": (body(review(pod(gpu=1, mem=3000))).replace(b'"3000"', b"NaN"), "not valid JSON"),
+    "infinity": (body(review(pod(gpu=1, mem=3000))).replace(b'"3000"', b"1e999"), "not valid JSON"),
+    "two documents": (body(review(pod(gpu=1, mem=3000))) * 2, "not valid JSON"),
     "invalid UTF-8": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"al\xffce"), "not valid JSON"),
     "a lone surrogate": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"\\ud800"), "not valid JSON"),
     "endless nesting": (DEEP, "is no AdmissionReview that can be read"),

@@ -277,7 +277,6 @@ async def test_an_allocation_of_a_device_that_no_slice_shows_waits_for_it() -> N
 
 
 async def test_an_allocation_of_a_device_without_a_price_is_refused_for_good() -> None:
-    """It names every such device."""
     kinds = [whole(name, kind="vgpu") for name in ("x0", "x1")]
     async with Cluster(quota(mem=50000)) as team:
         await publish(team, resource_slice("n1", *kinds, driver=NVIDIA))
@@ -493,3 +492,9 @@ async def test_claims_of_many_namespaces_are_listed_at_once_and_those_of_others_
             await team.cluster.create(Kind.RESOURCE_CLAIMS, made)
         found = await ClaimReader(team.cluster, ClaimCache(())).of(names)
         assert [key_of(claim)[0] for claim in found] == names
+
+
+async def test_nobody_gets_more_by_amounts_that_nothing_has() -> None:
+    async with Cluster(quota(gpu=1000, mem=100000)) as team:
+        await publish(team, huge=spec(exactly(memory="9Ei", count=10**9)))
+        assert (await team.refused(claiming("a", "huge"))).code == 403

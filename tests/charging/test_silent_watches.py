@@ -130,3 +130,14 @@ def test_neither_a_list_nor_a_write_takes_longer_than_a_review_may(unanswered: s
             assert (refused.value.message, loop.time() - began) == (text, 1.0)
 
     virtual_time.run(run())
+
+
+async def test_a_quota_and_the_label_that_it_selects_are_made_while_the_watches_are_silent() -> None:
+    async with QuotaEnv() as env:
+        await joined(env, namespace(A))
+        await env.silence(2.1)
+        await env.add(accelerator_quota(selector=RESEARCH, mem=1000))
+        await env.create(pod("before", namespace=A, gpu=1, mem=2000))
+        await env.cluster.patch(Kind.NAMESPACES, A, namespace(A, group="research"))
+        env.now += 2.1
+        await env.refused(pod("p", namespace=A, gpu=1, mem=1001))

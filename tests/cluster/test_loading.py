@@ -265,6 +265,7 @@ CHAIN = "c:\n- &c0 [x]\n" + "".join(f"- &c{n} [*c{n - 1}]\n" for n in range(1, 3
         ("a:\n  <<: [{}, 1]", "f:2: not usable YAML: << can merge only mappings"),
         (BOMB, "f:6: not usable YAML: aliases stand for more than 1000000 values"),
         (CHAIN, "f:200: nested more than 200 levels deep"),
+        ("- " * 100_000, "f:1: nested more than 200 levels deep"),
         ("[" * 100_000, "f:1: nested more than 200 levels deep"),
         ('{"a":' * 100_000, "f:1: nested more than 200 levels deep"),
         ('{"a":' * 300 + "1" + "}" * 300, "f:1: nested more than 200 levels deep"),

@@ -237,3 +237,61 @@ def test_a_status_that_says_nothing_of_it_is_unknown(share: object) -> None:
     written["status"]["shares"] = {KEYS["gpu"]: share}
     account = QuotaAccount.read(read_accelerator_quota(written, {}), vendors())
     assert (*account.unshared, *account.used) == (KEYS["gpu"],)
+
+
+async def test_a_window_has_an_amount_where_the_limit_outside_of_it_is_a_percent() -> None:
+    """Sick cards lower the percent within the window, too; what it gives is the limit when the window is over."""
+    window = {"at": format_time(NOON + 60)[:-1], "for": "3600s", "hard": {KEYS["gpu"]: 1}}
+    quota = accelerator_quota(gpu="40%", mem="50%", spec={"windows": [window]})
+    async with QuotaEnv(quota, node("n1", *cards(10))) as env:
+        await joined(env, *teams(1))
+        await env.run(10)
+        assert limits(env) == {"gpu": "4", "mem": str(5 * 40960)}
+        await env.run(60)
+        assert limits(env) == {"gpu": "1", "mem": str(5 * 40960)}
+        await become(env, node("n1", *cards(10, sick=4)), 400)
+        assert limits(env) == {"gpu": "1", "mem": str(3 * 40960)}
+        await env.create(pod("p", namespace=A, gpu=1, mem=1))
+        refusal = await env.refused(pod("q", namespace=A, gpu=1, mem=1))
+        assert "limited: limits.nvidia.com/gpu=1; this limit holds until 2026-01-01T13:01:00Z" in refusal.message
+        await env.run(3600)
+        assert limits(env) == {"gpu": "2", "mem": str(3 * 40960)}
+        assert env.above()["status"]["window"].get("until") is None
+        await env.create(pod("r", namespace=A, gpu=1, mem=1))
+        await env.refused(pod("s", namespace=A, gpu=1, mem=1))
+
+
+async def test_amounts_of_users_and_of_budgets_hold_beside_a_percent() -> None:
+    spec = {
+        "per": {"label": "project", "hard": {KEYS["gpu"]: 3}},
+        "budget": {"amounts": {KEYS["gpu"]: "2h"}, "period": "Month"},
+    }
+    async with QuotaEnv(accelerator_quota(gpu="40%", spec=spec), node("n1", *cards(10))) as env:
+        await joined(env, *teams(1))
+        await env.run(3)
+        await env.create(pod("p", namespace=A, labels={"project": "x"}, gpu=3, mem=1))
+        await env.node_of("p", A)
+        refusal = await env.refused(pod("q", namespace=A, labels={"project": "x"}, gpu=1, mem=1))
+        assert "limited: limits.nvidia.com/gpu=3" in refusal.message
+        refusal = await env.refused(pod("q", namespace=A, labels={"project": "y"}, gpu=2, mem=1))
+        assert "limited: limits.nvidia.com/gpu=4" in refusal.message
+        await become(env, node("n1", *cards(10, sick=5)), 3600)
+        assert limits(env) == {"gpu": "2"}
+        await become(env, node("n1", *cards(10)))
+        refusal = await env.refused(pod("q", namespace=A, labels={"project": "y"}, gpu=1, mem=1))
+        assert "2h of limits.nvidia.com/gpu in January are spent" in refusal.message
+
+
+async def test_pods_wait_in_the_queue_for_what_a_percent_gives_again() -> None:
+    queued = accelerator_quota(gpu="40%", spec={"enforcement": "queue"})
+    async with QuotaEnv(queued, node("n1", *cards(10, sick=5))) as env:
+        await joined(env, *teams(1))
+        await env.run(3)
+        for name in ("p", "q"):
+            await env.create(pod(name, namespace=A, gpu=2, mem=1))
+        await env.run(3)
+        await env.release()
+        assert [env.pod(name, A).gated for name in ("p", "q")] == [False, True]
+        await become(env, node("n1", *cards(10)))
+        await env.release()
+        assert not env.pod("q", A).gated

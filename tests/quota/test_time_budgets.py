@@ -353,3 +353,20 @@ def test_faults_of_a_file_are_said() -> None:
         "Europe/Berlin",
         "budget then: Queue has no effect, as the quota doesn't queue; write hami.io/quota-enforcement: queue",
     ]
+
+
+async def test_two_leaders_at_once_sum_each_second_once() -> None:
+    async with QuotaEnv(CARDS, budgeted({GPU: "100h"})) as env:
+        second = leader(env)
+        for quota in env.core.caches.accelerator_quotas.all():
+            second.quota_changed(None, quota)
+        second.resync()
+        await env.run(10)
+        await start(env, "p")
+        begun = env.now
+        for _ in range(100):
+            await env.run(7)
+            second.resync()
+            await second.step()
+        found = sums(env)
+        assert found.spent[GPU] == pytest.approx(found.summed_to - millis(begun), abs=1000)

@@ -166,3 +166,15 @@ async def test_updates_that_change_nothing_of_the_charge_ask_nothing() -> None:
 
 async def refuse_calls(step: str) -> None:
     raise AssertionError(f"{step}: an ordinary update needs no call")
+
+
+async def test_a_dry_run_of_an_update_is_judged_and_not_written() -> None:
+    async with QuotaEnv(H100, A10, h100_quota(0)) as env:
+        await env.create(of_type("p"))
+        before = env.cluster.peek(Kind.PODS, "p", TEAM)
+        assert before is not None
+        after = {**before, "metadata": {**before["metadata"], "annotations": {"nvidia.com/use-gputype": "H100"}}}
+        written = env.quota("h100")["metadata"]["resourceVersion"]
+        with pytest.raises(Denied):
+            await env.core.admission.validate(change(before, after, dry_run=True))
+        assert env.quota("h100")["metadata"]["resourceVersion"] == written

@@ -316,3 +316,15 @@ def test_an_account_without_windows_is_returned_as_it_is() -> None:
     assert written_at(account, NOON) is account
     assert account.schedule is None
     assert replace(account) == account
+
+
+@pytest.mark.parametrize("order", ["strict", "best-effort"])
+async def test_who_waits_for_another_time_lets_all_pass(order: str) -> None:
+    async with QuotaEnv(CARDS, queued(at(HOUR, 0), queue={"order": order})) as env:
+        await env.run(10)
+        await env.create(asking("long", gpu=4, deadline=HOUR))
+        await env.run(700)
+        for number in range(4):
+            await env.create(asking(f"short-{number}", deadline=60))
+        await release(env)
+        assert [*waiting(env)] == ["long"]
