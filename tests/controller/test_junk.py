@@ -274,52 +274,63 @@ class Leases(MemoryCluster):
         return self.lease
 
 
+async def take(lease: JSON) -> str:
+    """Have one who leads next take a Lease that nobody renews, and give it back; what is said of the Lease."""
+    now = 0.0
+    cluster = Leases(lambda: NOON)
+    cluster.lease = lease
+    reports: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    async def report(uid: str, problem: str) -> None:
+        reports.put_nowait((uid, problem))
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await asyncio.sleep(0)
+
+    election = LeaderElection(
+        cluster,
+        LeaseLock(LeaseName("s", "lease"), "me"),
+        clock=lambda: NOON + now,
+        monotonic=lambda: now,
+        sleep=sleep,
+        hooks=LeaseHooks(report),
+    )
+    leading = asyncio.Event()
+
+    async def lead() -> None:
+        leading.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(election.run(lead))
+    async with asyncio.timeout(10):
+        await leading.wait()
+    assert now < 40
+    spec = cluster.lease["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("me", 15)
+    assert spec["leaseTransitions"] in range(1 << 31)
+    _, problem = await reports.get()
+    assert await reports.get() == ("lease", ""), "what it wrote itself is good"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cluster.lease["spec"]["holderIdentity"] == ""
+    return problem
+
+
 @settings(suppress_health_check=list(HealthCheck))
 @given(lease=LEASES)
 def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> None:
-    async def run() -> None:
-        now = 0.0
-        cluster = Leases(lambda: NOON)
-        cluster.lease = lease
-        reports: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    asyncio.run(take(lease))
 
-        async def report(uid: str, problem: str) -> None:
-            reports.put_nowait((uid, problem))
 
-        async def sleep(seconds: float) -> None:
-            nonlocal now
-            now += seconds
-            await asyncio.sleep(0)
-
-        election = LeaderElection(
-            cluster,
-            LeaseLock(LeaseName("s", "lease"), "me"),
-            clock=lambda: NOON + now,
-            monotonic=lambda: now,
-            sleep=sleep,
-            hooks=LeaseHooks(report),
-        )
-        leading = asyncio.Event()
-
-        async def lead() -> None:
-            leading.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.ensure_future(election.run(lead))
-        async with asyncio.timeout(10):
-            await leading.wait()
-        assert now < 40
-        spec = cluster.lease["spec"]
-        assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("me", 15)
-        assert spec["leaseTransitions"] in range(1 << 31)
-        await reports.get()
-        assert await reports.get() == ("lease", ""), "what it wrote itself is good"
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert cluster.lease["spec"]["holderIdentity"] == ""
-
-    asyncio.run(run())
+async def test_what_is_wrong_with_a_lease_is_said() -> None:
+    most = (1 << 31) - 1
+    assert await take({"metadata": {}, "spec": {"leaseDurationSeconds": most, "leaseTransitions": most}}) == (
+        "leaseDurationSeconds must be a whole number from 1 to 30; "
+        "leaseTransitions must be a whole number from 0 to 2147483646"
+    )
 
 
 async def test_a_quota_whose_recompute_raises_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,6 +52,9 @@ def test_a_misreading_is_a_warning_and_an_event(program: Deployment) -> None:
         [warning] = applied(kubectl, quota(space, name, hard))
         assert message in warning
         warnings.append(warning)
+    changed = namespace(kubectl)
+    for amount, number in (("40000", 0), ("40Gi", 1), ("40960", 0)):
+        assert len(applied(kubectl, quota(changed, "q", {MEM: amount}))) == number, amount
     with unanswered(program):
         assert applied(kubectl, quota(space, "unanswered", {MEM: "16Gi"})) == []
         assert applied(kubectl, misspelt(space, "nvidia.com/gpus")) == []

@@ -387,6 +387,19 @@ def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
         ("/controller/extraArgs/0", {"controller": {"extraArgs": ["verbose"]}}, "does not match pattern"),
         ("/policies/0", {"policies": [{"name": "a", "enforced": {}}]}, "'enforced' not allowed"),
         ("/dropIn/schedulerServiceAccount", {"dropIn": {"schedulerServiceAccount": "hami"}}, "does not match pattern"),
+        ("/apiServerCIDRs", {"apiServerCIDRs": "10.0.0.1/32"}, "want array"),
+        ("/controller/replicas", {"controller": {"replicas": 0}}, "want 1"),
+        ("/deviceConfig", {"deviceConfig": 7}, "got number, want"),
+        (
+            "/scheduler/admissionWebhook/failurePolicy",
+            {"scheduler": {"admissionWebhook": {"failurePolicy": "ignore"}}},
+            "must be one of",
+        ),
+        (
+            "/scheduler/admissionWebhook/objectSelector/matchExpressions/0/operator",
+            {"scheduler": {"admissionWebhook": {"objectSelector": {"matchExpressions": [{"operator": "Is"}]}}}},
+            "must be one of",
+        ),
         ("/webhook", {"webhook": {"resources": None}}, "missing property 'resources'"),
     ],
 )  # fmt: skip
