@@ -23,8 +23,7 @@ from starlette.routing import Route
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.clock import ServerClock
-from hami_webhook.cluster.object_events import ObjectEvents
-from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
+from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.informers import SharedInformers, watched_kinds
@@ -34,7 +33,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.loops import Loops
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.requeue_trigger import RequeueTrigger
-from hami_webhook.server.app import Sources, application, review_routes
+from hami_webhook.server.app import application
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
@@ -45,6 +44,8 @@ from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.roles import Loop, OwnListener, Role, Shared
 from hami_webhook.server.roles.controller import Controller, controller_of
 from hami_webhook.server.roles.extender import ExtenderRole, extender_of, requeue_trigger
+from hami_webhook.server.roles.own_pod import own_pod_of, own_pod_role
+from hami_webhook.server.roles.webhook import webhook_role
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 from hami_webhook.usage.api import PodUsages
 
@@ -340,42 +341,3 @@ async def serve(
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-def own_pod_of(shared: Shared) -> OwnPod | None:
-    """The process's own pod; None where it has none that it may write to: a webhook alone writes no pods."""
-    core, settings = shared.core, shared.settings
-    if not settings.pod_name or settings.roles == {"webhook"}:
-        return None
-    object_events = ObjectEvents(core.cluster, core.problems)
-    return OwnPod(core.cluster, core.state, object_events, settings.pod_namespace, settings.pod_name)
-
-
-def own_pod_role(shared: Shared, own_pod: OwnPod, answers: Callable[[], bool]) -> Role:
-    """The event on the pod, and the label by which the Service of HAMi's chart selects it if the process `answers`."""
-    loops: dict[str, Loop] = {}
-    if shared.quotas_in_memory:
-        loops["event on own pod"] = partial(own_pod.warn, "QuotaStatusForbidden", WITHOUT_STATUS)
-
-    async def keep_role() -> None:
-        await shared.informers.wait_synced()
-        await own_pod.keep_role(answers)
-
-    if shared.settings.roles >= {"webhook", "extender"}:  # without the extender it may not write pods
-        loops["scheduler role"] = keep_role
-    return Role(loops=loops, subscribers=[own_pod])
-
-
-def webhook_role(shared: Shared) -> Role:
-    """Reviews, charged where the core charges."""
-    core = shared.core
-    return Role(
-        review_routes(
-            core.admission,
-            shared.limits,
-            claims=core.claims,
-            registry=shared.registry,
-            misreadings=lambda quota: [each.text for each in core.view.misreadings(quota)],
-            sources=Sources(shared.settings.api_server_cidrs),
-        )
-    )
