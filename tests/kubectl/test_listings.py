@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from tables import in_one_test
 
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
-from hami_webhook.kubectl.ui.listings import cards_csv, keys, memory_text, pods, pods_csv
+from hami_webhook.kubectl.ui.listings import cards_csv, keys, pods, pods_csv
+from hami_webhook.kubectl.ui.texts import memory_text
 
 OLD = PodUse("a", "old", "Waiting", "", "hami-scheduler", [], [], {"limits.nvidia.com/gpu": 1}, created=100.0)
 BUSY = PodUse("b", "busy", "Running", "n1", "hami-scheduler", ["G1", "G2"], ["A10"], {}, created=200.0)

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
-from urllib.parse import quote
 
-from msgspec import Struct
-
-from hami_webhook.cluster.api import Kind
-from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.explain.report import Explanation
-from hami_webhook.explain.tables import node_tables, placement_table, quota_table
-from hami_webhook.kube.human_memory import human_memory
-from hami_webhook.kube.message_text import cut
-from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kubectl.capacity import COUNTS, Capacity
-from hami_webhook.kubectl.live import LiveCluster
 from hami_webhook.kubectl.report import CardUse, KeyUse, PodUse, QuotaUse
 from hami_webhook.kubectl.ui.fleet import QuotaKey
 from hami_webhook.terminal import ShownTable, natural
@@ -145,64 +133,3 @@ def _csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def _harmless(cell: object) -> object:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
-
-
-def memory_text(mebibytes: int) -> str:
-    """`40Gi`, `23.4Gi`: rounded down, so that what is shown is there."""
-    return human_memory(mebibytes * MEBIBYTE, at_least=True)
-
-
-def time_text(at: float) -> str:
-    """Unix seconds as `2026-01-01 00:19:30 UTC`."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def in_path(text: str) -> str:
-    """A name as one part of an address's path, whatever it contains."""
-    return quote(text, safe="")
-
-
-class PageSection(Struct, frozen=True):
-    """Tables, or a sentence where there are none."""
-
-    title: str
-    tables: Sequence[ShownTable]
-    sentence: str = ""
-
-
-def pod_sections(explanation: Explanation, cluster: LiveCluster) -> list[PageSection]:
-    """The sections, in order."""
-    place, quotas, nodes = explanation.place, explanation.quotas, [*node_tables(explanation.nodes)]
-    why_empty = "A placed pod isn't evaluated again." if place else "No node was evaluated."
-    free = "Its quotas can't be seen." if Kind.RESOURCE_QUOTAS in cluster.unseen else "No quota counts it."
-    return [
-        PageSection("Asked", *_asked(explanation, cluster)),
-        PageSection("Charged", [quota_table(quotas)] if quotas else [], "" if quotas else free),
-        PageSection("Evaluated", nodes, "" if nodes else why_empty),
-        PageSection("Placed", [placement_table(place)] if place else [], "" if place else "It has no cards yet."),
-    ]
-
-
-def _asked(explanation: Explanation, cluster: LiveCluster) -> tuple[Sequence[ShownTable], str]:
-    """The resources of managed devices that each container names."""
-    raw = cluster.simulation.cluster.peek(Kind.PODS, explanation.name, explanation.namespace)
-    try:
-        pod = Pod.from_object(raw) if raw is not None else None
-    except MalformedObject:
-        pod = None
-    if pod is None:
-        return [], "Its requests can't be read."
-    vendors = cluster.simulation.core.vendors
-    rows = [row for container in pod.containers for row in _rows(container, vendors.resource_names)]
-    for scheduler in vendors.foreign_among(pod, pod.named):
-        asked = sorted(scheduler.asked_in(pod.annotations).items())
-        rows += [("-", f"annotation {key}", cut(amount)) for key, amount in asked]
-    rows += [("-", f"ResourceClaim {each.name}", "-") for each in pod.resource_claims]
-    if not rows:
-        return [], "No container names a resource of an enabled vendor."
-    return [ShownTable("Resources", ("container", "resource", "amount"), rows, amounts=frozenset(("amount",)))], ""
-
-
-def _rows(container: Container, names: Set[str]) -> list[tuple[str, str, str]]:
-    amounts = {**container.requests, **container.limits}
-    return [(container.name, name, str(amount)) for name, amount in amounts.items() if name in names]

@@ -46,8 +46,8 @@ from hami_webhook.kubectl.ui.fleet import (
     used_memory,
     waiting,
 )
-from hami_webhook.kubectl.ui.listings import in_path, memory_text, pod_sections, time_text
 from hami_webhook.kubectl.ui.metrics import Key, Points
+from hami_webhook.kubectl.ui.pod_sections import pod_sections
 from hami_webhook.kubectl.ui.readings import (
     WAITING_SERIES,
     Readings,
@@ -56,6 +56,7 @@ from hami_webhook.kubectl.ui.readings import (
     pod_series,
     quota_series,
 )
+from hami_webhook.kubectl.ui.texts import in_path, memory_text, time_text
 from hami_webhook.simulate import results
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.results import Pods, Result
