@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from hack.chart_values import Affinity, Resources, Values
 from hack.daemon_values import DaemonValues
-from hami_webhook.policy.rules import WrittenSelector
+from hami_webhook.policy.selectors import WrittenSelector
 
 OF_KUBERNETES = (Affinity, Resources, WrittenSelector)
 """What Kubernetes defines: one value, whatever is in it."""

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from hami_webhook.config.setting_values import CARD_POLICIES
 from hami_webhook.policy.file import WrittenRule
-from hami_webhook.policy.rules import WrittenSelector
+from hami_webhook.policy.selectors import WrittenSelector
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"

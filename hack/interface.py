@@ -38,7 +38,7 @@ from hami_webhook.kube.event_reasons import EventReason
 from hami_webhook.kube.objects import QUOTA_RESERVED
 from hami_webhook.kubectl.main import parser as kubectl_parser
 from hami_webhook.policy.file import PolicyFile
-from hami_webhook.policy.rules import WrittenSelector
+from hami_webhook.policy.selectors import WrittenSelector
 from hami_webhook.queueing.words import QUEUE_REASONS
 from hami_webhook.quota.accelerator_report import ABOVE_HARD, EXCEEDED, WITHIN_HARD
 from hami_webhook.server.cluster_metrics import OLD_NAMES

@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import create_model
 
 from hami_webhook.config import FILE_NAME, ConfigError, DeviceConfig, LoadedDeviceConfig, read_text
-from hami_webhook.config.drivers import DraSection, HamiSection
+from hami_webhook.config.drivers import DraSection
+from hami_webhook.config.hami import HamiSection
 from hami_webhook.config.load import builtin_text, load
 from hami_webhook.devices import registry
 from hami_webhook.devices.registry import Vendors

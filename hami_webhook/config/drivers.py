@@ -126,30 +126,3 @@ class DraSection(DeviceSection):
                 devices = f"devices of type {kind}" if kind else "devices"
                 refuse(f"devices has two rows for the {devices} of {driver}; keep one")
         return self
-
-
-_AS_NUMBERS = {2.1: "2.10", 2.11: "2.11"}
-"""What YAML makes of versions without quotes."""
-
-
-def _version(value: object) -> str:
-    text = _AS_NUMBERS.get(value) if isinstance(value, float) else value
-    if text not in _AS_NUMBERS.values():
-        refuse(f"must be 2.10 or 2.11, found {found(value)}")
-    return str(text)
-
-
-class HamiSection(DeviceSection):
-    """`hami`: where HAMi's versions read a pod differently, the one whose reading is followed."""
-
-    MAY_NAME_NOTHING: ClassVar[bool] = True
-
-    version: Annotated[str, checked(_version, type="string", pattern=r"^2\.1[01]$")] = "2.10"
-
-    @property
-    def is_2_11(self) -> bool:
-        return self.version == "2.11"
-
-    def parts(self) -> Mapping[Path, DeviceSection]:
-        """None: it names no resources."""
-        return {}

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from hami_webhook.cluster.api import Forbidden
-from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
+from hami_webhook.doctor import claim_checks, cluster_checks, process_checks, webhook_checks
 from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
 from hami_webhook.kube.message_text import counted
 
@@ -50,13 +50,13 @@ CHECKS = (
     Diagnostic(
         "device-classes",
         "DeviceClasses that take resources of limits",
-        cluster_checks.device_classes,
+        claim_checks.device_classes,
         ("device-configuration", "deployments"),
     ),
     Diagnostic(
         "claims",
         "the API, drivers and classes of ResourceClaims",
-        cluster_checks.claims,
+        claim_checks.claims,
         ("device-configuration", "webhook-configurations"),
     ),
     Diagnostic("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),

@@ -23,14 +23,8 @@ from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.message_text import cut, did_you_mean, found, quoted
 from hami_webhook.kube.names import LONGEST_SUBDOMAIN, SUBDOMAIN, is_subdomain
 from hami_webhook.kube.yaml_reader import Path
-from hami_webhook.policy.rules import (
-    GENERAL_CHOICES,
-    NAMESPACE,
-    DeviceBounds,
-    PolicyRule,
-    PolicyRules,
-    WrittenSelector,
-)
+from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRule, PolicyRules
+from hami_webhook.policy.selectors import WrittenSelector
 
 _MOST_SHOWN = 10
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from tables import in_one_test
 
 from hami_webhook.kube.selectors import LabelSelector, Requirement
-from hami_webhook.policy.rules import EVERYTHING, WrittenSelector
+from hami_webhook.policy.selectors import EVERYTHING, WrittenSelector
 
 TIER = {"tier": "research"}
 

@@ -56,7 +56,7 @@ from hami_webhook.devices.vendors.metax.qos import (
     classes_on,
     is_online,
 )
-from hami_webhook.devices.vendors.metax.whole import MetaxSection
+from hami_webhook.devices.vendors.metax.section import MetaxSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError

@@ -5,41 +5,20 @@ MetaX's plugin picks the physical card; which node it is on is chosen here, by t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Annotated, ClassVar
+from collections.abc import Hashable, Mapping
 
 import orjson
 from msgspec import Struct
 
-from hami_webhook.config.devices import PERCENT, DeviceSection, Meaning
-from hami_webhook.config.fields import FlagOrText, ResourceName
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
 from hami_webhook.devices.fit_request import AMOUNT_CHECKS, FREE_SLOT, HEALTHY, MUTEX, WITHIN_QUOTA, Candidate, Check
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import FixedMemory, Inventory, MemoryRequest, NodeView, Rows
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.metax.section import MetaxSection
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-
-
-class MetaxSection(DeviceSection):
-    """`metax`: whole cards (`resource_count_name`) and shared ones (the three others; a bare memory number is GiB)."""
-
-    COUNT_KEYS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "resourceVCountName": ("resourceVCoreName", "resourceVMemoryName")
-    }
-
-    resource_count_name: Annotated[ResourceName, Meaning("number of whole cards", "cards")] = ""
-    resource_vcount_name: Annotated[ResourceName, Meaning("number of shared cards", "cards")] = ""
-    resource_vmemory_name: Annotated[ResourceName, Meaning("memory of each shared card", "1024 MiB")] = ""
-    resource_vcore_name: Annotated[ResourceName, Meaning("compute of each shared card", PERCENT)] = ""
-    sgpu_topology_aware: FlagOrText = False
-
-    def notes(self) -> Iterator[str]:
-        if self.sgpu_topology_aware:
-            yield "topology counts in the choice of node unless the pod says otherwise"
-
 
 LOSSES = "metax-tech.com/gpu.topology.losses"
 SCORES = "metax-tech.com/gpu.topology.scores"
