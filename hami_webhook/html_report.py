@@ -1,4 +1,5 @@
-"""Reports as one file of HTML, with the look of the pages of `kubectl hami ui` (docs/ui.md#reports).
+"""Reports and pages as HTML: a report is one file, with the look of the pages of `kubectl hami ui`
+(docs/ui.md#reports).
 
 It needs the extra `ui`, so it is imported where a page is made.
 """

@@ -1,4 +1,6 @@
-"""Loops that must not end: what an object or a programming error makes them raise is logged, counted and survived."""
+"""Loops that survive exceptions, and log only news: what an object or a programming error makes them raise is logged,
+counted and survived.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the commands have in common: faults of the command line in one line, results as tables, JSON or YAML."""
+"""What the commands have in common: faults of the command line in one line, results as tables, JSON or YAML, verbs that
+are imported when they run.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ GROUPS: Mapping[Kind, str] = {
     Kind.PRIORITY_CLASSES: "priority_classes",
     Kind.PODS: "pods",
 }
-"""The groups of a `Bundle`, in the order in which a cluster is filled: a pod comes after what counts it."""
+"""The groups of a `Bundle`, in the order in which a cluster is filled: a pod comes after what counts it;
+PriorityClasses aren't put into it.
+"""
 _BY_NAME = {(kind.api_version.rpartition("/")[0], kind.singular): group for kind, group in GROUPS.items()}
 
 

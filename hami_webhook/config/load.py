@@ -1,4 +1,5 @@
-"""Reading device-config.yaml: HAMi's own file, or the ConfigMap that carries it.
+"""Reading device-config.yaml: HAMi's own file, or the ConfigMap that carries it. Then come checks between values:
+section 2 of the vendors' pages in docs/spec, docs/spec/quota.md#2.
 
 Everything that is wrong in a file is collected and reported with its line; unknown keys are warnings, never fatal and
 never silent.

@@ -24,6 +24,10 @@ KNOWN_PLUGINS = (
     "kube-system/amd-gpu-device-plugin",  # the chart of HAMi's amd-device-plugin
     "kube-system/neuron-device-plugin",  # AWS Neuron's
 )
+"""As `--device-plugin-service-accounts` has them: accounts of plugins that write allocations, as their own manifests
+have them. NAME alone means this installation's namespace. Only that and kube-system are trusted: a namespace of any
+other name may be one that a tenant may create (docs/install.md#device-plugins).
+"""
 """As `--device-plugin-service-accounts` has them."""
 
 

@@ -1,4 +1,5 @@
-"""A configuration file: one YAML document of bounded size, whose values know their lines.
+"""A configuration file: one YAML document of bounded size, whose values know their lines. A document is validated into
+a model.
 
 The ConfigMap that carries a file is read as the file in it; lines stay those of the outer file.
 """

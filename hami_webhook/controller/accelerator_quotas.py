@@ -1,4 +1,6 @@
-"""Reconciling AcceleratorQuotas: each is a scope of its own, and a pod may be covered by several."""
+"""Reconciling AcceleratorQuotas: each is a scope of its own, and a pod may be covered by several. What pods held in
+time (docs/spec/time.md#4.3), and percents of cards (docs/spec/quota.md).
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,8 @@ class HoldingHistory:
     Every process that may lead keeps it, so that the next leader lacks nothing. It is no copy, and small: what ended
     since the last sum, which is a minute ago at most while somebody leads.
 
-    Spans by the name of the quota and the UID of the pod. `watched_since` is set once the caches are filled."""
+    Spans by the name of the quota and the UID of the pod. `watched_since` is set once the caches are filled.
+    """
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -209,7 +212,9 @@ class HoldingHistory:
 
 
 class ShareHistory:
-    """Which limits are about to fall, by the name of their quota. A leader that begins knows of none."""
+    """Which limits are about to fall, by the name of their quota. A leader that begins knows of none. Limits rise at
+    once and fall slowly.
+    """
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view

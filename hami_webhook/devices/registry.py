@@ -1,4 +1,6 @@
-"""The vendors that a device configuration enables, in one fixed order (by backend key)."""
+"""The vendors that a device configuration enables, in one fixed order (by backend key), and the faults of
+their rules.
+"""
 
 from __future__ import annotations
 
@@ -286,6 +288,8 @@ class VendorFaults:
     """`counts` has the faults so far, by the step they were met in: `registration`, `usage`, `fit` or `score`.
 
     The program logs a traceback once per node and line of code, however often pods meet the same fault.
+    Registrations and annotations are untrusted: if a rule fails on them, that node alone refuses the pod
+    (docs/spec/core.md#7.5).
     """
 
     def __init__(self) -> None:

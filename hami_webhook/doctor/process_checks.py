@@ -1,4 +1,6 @@
-"""Checks of the program's own processes: Deployments, device configuration, leaders, rights, the scheduler."""
+"""Checks of the program's own processes: Deployments, device configuration, leaders, rights, device plugins' accounts,
+the scheduler.
+"""
 
 from __future__ import annotations
 

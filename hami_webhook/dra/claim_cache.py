@@ -1,4 +1,5 @@
-"""The claims, templates, slices and classes that watches have shown, and what a pod's claims cost by them.
+"""The claims, templates, slices and classes that watches have shown, and what a pod's claims cost by them. What claims
+hold of devices: docs/spec/dra.md#5.
 
 Source: docs/spec/dra.md#6. Of slices only those of the configured drivers are kept.
 """
@@ -298,7 +299,10 @@ class _WithTemplates:
 
 
 class HeldDevices:
-    """The shares that claims have of devices; `published` gives those that are published now."""
+    """The shares that claims have of devices; `published` gives those that are published now. The index key is the
+    device name in allocations, so changed slices cost nothing. Amounts are read on demand, because the slice has those
+    that an allocation lacks.
+    """
 
     def __init__(self, published: Callable[[], PublishedDevices]) -> None:
         self._published = published

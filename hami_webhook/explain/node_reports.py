@@ -1,4 +1,6 @@
-"""What is said of each node for a pod that isn't placed: one node of each class is tested, card by card."""
+"""What is said of each node for a pod that isn't placed: one node of each class is tested, card by card, as Fit itself
+decided it.
+"""
 
 from __future__ import annotations
 

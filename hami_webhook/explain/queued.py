@@ -1,4 +1,5 @@
-"""A pod that waits for quota: what it waits for, and what would let it in (docs/explain.md#waiting-for-quota).
+"""A pod that waits for quota: what it waits for, and what would let it in (docs/explain.md#waiting-for-quota). Pods of
+groups: docs/spec/queues.md#5.
 
 The numbers are those of the quotas as they were read: the pod's condition may be a minute older.
 """

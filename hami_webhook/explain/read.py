@@ -22,8 +22,15 @@ from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
 
 KINDS = (
-    *(Kind.NODES, Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.NAMESPACES, Kind.DEVICES),
-    *(Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES, Kind.DEVICE_CLASSES),
+    Kind.NODES,
+    Kind.PODS,
+    Kind.RESOURCE_QUOTAS,
+    Kind.ACCELERATOR_QUOTAS,
+    Kind.NAMESPACES,
+    Kind.DEVICES,
+    Kind.POD_DISRUPTION_BUDGETS,
+    Kind.PRIORITY_CLASSES,
+    Kind.DEVICE_CLASSES,
 )
 CLAIM_KINDS = (Kind.RESOURCE_CLAIMS, Kind.RESOURCE_CLAIM_TEMPLATES, Kind.RESOURCE_SLICES)
 """Those that are read where claims are charged."""

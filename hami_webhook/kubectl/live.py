@@ -1,4 +1,4 @@
-"""Reading a live cluster with the rights of the user whose kubeconfig the flags name."""
+"""Reading a live cluster with the rights of the user whose kubeconfig the flags name, and what a verb has to show."""
 
 from __future__ import annotations
 

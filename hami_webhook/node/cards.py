@@ -1,4 +1,4 @@
-"""What is measured of a card, by NVML or by what stands for it."""
+"""What is measured of a card, by NVML or by what stands for it, and when it computed last (docs/spec/time.md#5.2)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ _GAP = 15.0
 
 
 class CardActivity:
-    """Follows the looks at the cards of a machine. Times are Unix seconds."""
+    """Follows the looks at the cards of a machine. Times are Unix seconds. What a container says of itself is believed
+    up to that. For a time in which the driver wasn't asked, a card counts as having computed.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}

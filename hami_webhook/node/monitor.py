@@ -1,4 +1,6 @@
-"""What is really used on a node: of cards as NVML says, by containers as their regions say (docs/monitor.md)."""
+"""What is really used on a node: of cards as NVML says, by containers as their regions say (docs/monitor.md), now and
+over time (docs/metrics.md#showback).
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,7 @@ class UsedSeconds:
 
 
 class UseOverTime:
-    """Follows the readings of a monitor."""
+    """Follows the readings of a monitor. What was seen at a reading holds until the next one."""
 
     def __init__(self) -> None:
         self.last_used: dict[ContainerKey, float] = {}

@@ -1,4 +1,6 @@
-"""What NVML reports of this machine's GPUs: how they are linked (docs/spec/nvidia.md#3.6), and what of them is used."""
+"""What NVML reports of this machine's GPUs: how they are linked (docs/spec/nvidia.md#3.6), what of them is used, and
+whether they are well (docs/monitor.md#unhealthy-cards).
+"""
 
 from __future__ import annotations
 

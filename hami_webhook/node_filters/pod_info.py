@@ -1,4 +1,6 @@
-"""A pod as the filters see it: its requests and host ports, and the rest of its spec as it is written."""
+"""A pod as the filters see it: its requests and host ports, and the rest of its spec as it is written, its terms of
+affinity.
+"""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ def observed_charges(quota: ResourceQuota) -> int:
 
 
 QUOTA_PREEMPTION = "hami.io/quota-preemption"
+"""Whether pods of lower priority may be evicted for room in a quota (docs/preemption.md#quota)."""
 
 
 def gives_room(quota: ResourceQuota) -> bool:

@@ -1,5 +1,5 @@
 """The routes of reviews and their application: `/mutate`, `/validate`, `/webhook`, `/claims`, `/templates`, `/quotas`,
-`/names`.
+`/names`. Large reviews are bounded in sum, and answered one at a time.
 """
 
 from __future__ import annotations
@@ -341,7 +341,9 @@ class TooManyLargeReviews(Exception):
 
 
 class LargeReviews:
-    """The large reviews that aren't answered yet, with bodies of at most `most` bytes in sum."""
+    """The large reviews that aren't answered yet, with bodies of at most `most` bytes in sum. A pod may have more than
+    ten thousand containers; its review takes tenths of a second, in which nothing else happens.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Reading the body of a request within a listener's limits."""
+"""Reading the body of a request within a listener's limits, and deadlines for what has to wait."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Raises `TimeoutError`, and cancels it, if it isn't done in so many seconds."""
+    """What `work` returns. Raises `TimeoutError`, and cancels it, if it isn't done in so many seconds. Costs nothing
+    where nothing waits: starting and stopping a timer is a tenth of most answers.
+    """
     try:
         awaited = work.send(None)
     except StopIteration as done:

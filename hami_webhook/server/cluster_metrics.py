@@ -1,4 +1,6 @@
-"""The metrics of the cluster, which the leader alone exports: a sum over all processes counts nothing twice."""
+"""The metrics of the cluster, which the leader alone exports: a sum over all processes counts nothing twice. Nodes'
+metrics and HAMi's old names are here, too.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ OLD_NAMES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "hami_vgpu_memory_allocated_bytes": ("vGPUMemoryAllocated", _POD),
     "hami_vgpu_core_allocated_ratio": ("vGPUCoreAllocated", _POD),
 }
-"""Today's name to the old one, and today's labels to the old ones; other labels but `zone` are left out."""
+"""HAMi's names up to 2.9 (docs/spec/core.md#12), for --legacy-metrics. Today's name to the old one, and today's labels
+to the old ones; other labels but `zone` are left out.
+"""
 
 
 def legacy_of(metrics: Iterable[Metric]) -> Iterator[Metric]:

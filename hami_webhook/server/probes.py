@@ -1,4 +1,4 @@
-"""The routes of every process: `/healthz`, `/readyz` and `/metrics`."""
+"""The routes of every process, `/healthz`, `/readyz` and `/metrics`, and what each says of its build and loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The metrics of the process besides the core's: listener, certificate, policy file, leadership, preemption."""
+"""The metrics of the process: the core's (docs/spec/quota.md#11), listener, certificate, policy file, leadership,
+preemption.
+"""
 
 from __future__ import annotations
 

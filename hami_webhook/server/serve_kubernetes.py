@@ -1,4 +1,4 @@
-"""Serving a real cluster: connected by kubeconfig or service account."""
+"""Serving a cluster: a real one, connected by kubeconfig or service account, or an embedded one for trying out."""
 
 from __future__ import annotations
 

@@ -235,7 +235,9 @@ _SPACE = f"{PREFIX}/namespaces/{{namespace}}"
 
 
 def usage_routes(pods: BoundPods, monitors: Monitors) -> list[Route]:
-    """What was measured of pods that have cards, and of nodes' cards; what isn't known is left out of lists."""
+    """What was measured of pods that have cards, and of nodes' cards; what isn't known is left out of lists. The API
+    server has authenticated who asks, and RBAC has decided; the listener lets nobody else in.
+    """
 
     async def resources(_: Request) -> Response:
         return _json(_RESOURCES)

@@ -1,4 +1,6 @@
-"""`hami-webhook test DIR`: runs on files, against what is expected of them. Source: docs/spec/cli.md#test."""
+"""`hami-webhook test DIR`: runs on files, against what is expected of them. Source: docs/spec/cli.md#test. The results
+as text, JSON, JUnit's XML and HTML.
+"""
 
 from __future__ import annotations
 

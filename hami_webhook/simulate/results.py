@@ -1,4 +1,4 @@
-"""What goes into a simulation, and what comes out of it (docs/spec/cli.md)."""
+"""What goes into a simulation, what comes out of it, and its tables (docs/spec/cli.md)."""
 
 from __future__ import annotations
 

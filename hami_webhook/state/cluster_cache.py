@@ -1,4 +1,5 @@
-"""The cluster as devices and usage, kept incrementally from events of nodes and pods.
+"""The cluster as devices and usage, kept incrementally from events of nodes and pods. Pods bound without our placement
+hold what Fit would give them.
 
 Source: docs/spec/core.md#3 and #10.4.
 
@@ -321,7 +322,8 @@ def infer_usage(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> D
     """Return the usage that Fit adds for the pod's request of one vendor; None if the node couldn't serve it.
 
     Fit runs on the empty node, because the order of pods is unknown, and a pod's charge must not depend on its
-    neighbours. Computed once for a pod and the node's cards.
+    neighbours. Computed once for a pod and the node's cards. Of a pod that the default scheduler or a person bound
+    without our placement.
     """
     inventory = view.inventories.get(vendor.key)
     if inventory is None:

@@ -1,4 +1,5 @@
-"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: docs/spec/koordinator.md.
+"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: docs/spec/koordinator.md. Costs:
+section 10.
 
 Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8Gi` is two cards with 4 GiB each.
 """

@@ -1,4 +1,4 @@
-"""What admission makes of a new pod of Koordinator's (docs/spec/koordinator.md#5.2 and #5.3), and warns of (5.6)."""
+"""What admission makes of a new pod of Koordinator's (docs/spec/koordinator.md#5.2 to #5.4), and warns of (5.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volcano's vGPUs: pods with `volcano.sh/vgpu-*` (docs/spec/volcano.md).
+"""Volcano's vGPUs: pods with `volcano.sh/vgpu-*` (docs/spec/volcano.md). Costs: section 10.
 
 Volcano places them. Here they are put into a form it can place, charged, and their debit is read from what it wrote;
 `simulate` replaces it.

@@ -1,4 +1,6 @@
-"""What whole Kunlunxin cards and slices have in common: lists, wings, the twin backend, the refusals."""
+"""What whole Kunlunxin cards and slices have in common: lists, wings, the twin backend, the refusals, the section
+(docs/spec/kunlun.md#2).
+"""
 
 from __future__ import annotations
 
