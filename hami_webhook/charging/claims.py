@@ -17,6 +17,7 @@ from msgspec import Struct
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.charging.queue import ChargeResult, Outcome
 from hami_webhook.charging.queues import ChargeQueues
+from hami_webhook.charging.taken_names import refuse_taken_name
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.dra.claim_cache import ClaimCache
@@ -121,14 +122,7 @@ class ClaimCharger:
         known = self._cache.claims.get((claim.namespace, claim.name))
         if known is None or meta_of(known).uid == claim.uid:
             return None
-        try:
-            meta = (await self._cluster.get(Kind.RESOURCE_CLAIMS, claim.name, claim.namespace))["metadata"]
-        except ClusterError:  # as a rule it was deleted just now
-            return None
-        if meta.get("uid") == claim.uid:
-            return None
-        ending = "object is being deleted: " if meta.get("deletionTimestamp") else ""
-        return Refusal(409, f'{ending}resourceclaims.resource.k8s.io "{claim.name}" already exists')
+        return await refuse_taken_name(self._cluster, Kind.RESOURCE_CLAIMS, claim.namespace, claim.name, claim.uid)
 
     async def allocated(
         self, former: ResourceClaim, claim: ResourceClaim, *, dry_run: bool, time_left: float | None

@@ -17,6 +17,7 @@ from hami_webhook.admission.new_pod import NewPod
 from hami_webhook.charging.pods import PodCharger
 from hami_webhook.charging.queue import ChargeResult
 from hami_webhook.charging.queues import ChargeQueues
+from hami_webhook.charging.taken_names import refuse_taken_name
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.cluster.watches import Watches
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
@@ -209,25 +210,16 @@ class NativeQuotaPrecheck:
 
         `name` is empty while it isn't generated. `sized` is as in `native_refusal`.
         """
-        taken = await self._taken(pod, name) if name and self._known.has_pod(pod.namespace, name) else None
-        if taken is not None:
-            return taken
+        if name and self._known.has_pod(pod.namespace, name):
+            taken = await refuse_taken_name(self._cluster, Kind.PODS, pod.namespace, name, pod.uid)
+            if taken is not None:
+                return taken
         for quota in quotas:
             if native_refusal(quota, pod, sized=sized) is not None:
                 text = await self._exceeded(quota, pod, sized=sized)
                 if text is not None:
                     return Refusal(403, text, overrun=True)
         return None
-
-    async def _taken(self, pod: Pod, name: str) -> Refusal | None:
-        try:
-            meta = (await self._cluster.get(Kind.PODS, name, pod.namespace))["metadata"]
-        except ClusterError:  # as a rule it was deleted just now
-            return None
-        if meta.get("uid") == pod.uid:
-            return None
-        ending = "object is being deleted: " if meta.get("deletionTimestamp") else ""
-        return Refusal(409, f'{ending}pods "{name}" already exists')
 
     async def _exceeded(self, quota: ResourceQuota, pod: Pod, *, sized: bool) -> str | None:
         try:
