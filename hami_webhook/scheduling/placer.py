@@ -462,7 +462,7 @@ class Placer:
         or where pods don't say which they hold: those are presumed to hold what others leave.
         """
         view = self._state.view(node)
-        if view is None:
+        if view is None or self._state.pod(pod.uid) is None:
             return
         if complete and not view.unplaced and not any(view.overcommitted()):
             return
