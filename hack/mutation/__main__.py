@@ -23,7 +23,18 @@ from hack.mutation.suite import Outcome, Suite, read_reach, with_tests
 ROOT = Path(__file__).parents[2]
 PACKAGE = "hami_webhook"
 MODULES = ("quota/*.py", "devices/fit*.py", "admission/*.py")
-TESTS = ("quota", "charging", "queueing", "evictions", "admission", "devices", "integrations", "scheduling", "explain")
+TESTS = (
+    "quota",
+    "charging",
+    "queueing",
+    "evictions",
+    "admission",
+    "controller",
+    "devices",
+    "integrations",
+    "scheduling",
+    "explain",
+)
 FOLDER = ROOT / ".mutation"
 NOTICED = ("killed", "timeout")
 
