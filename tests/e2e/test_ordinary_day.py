@@ -3,7 +3,7 @@
 They share nodes and quotas, half of which let pods wait. Meanwhile an administrator drains nodes, edits quotas, and
 rolls out a new version of the program. Afterwards no quota shows anything used, and no ledger or gate is left.
 
-`HAMI_DAY_USERS=200` is the number of users, `HAMI_DAY_SECONDS=600` how long they begin something new.
+`HAMI_DAY_USERS=200` is the number of users, `HAMI_DAY_SECONDS=600` how long they begin something new, at least.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ MINUTES = 120
 PAUSE = 10.0 if USERS > 50 else 1.0
 """Seconds between two pieces of work of a user: how much the machine can do isn't what is tested."""
 DEPLOYMENTS = ("hami-webhook", "hami-webhook-controller", "hami-scheduler")
+WORK = {"serve", "run_a_job", "run_a_gang", "drain", "edit_a_quota", "roll_out"}
+"""What a day has at least once of each, so that one on a busy machine is longer."""
 
 
 @contextlib.contextmanager
@@ -216,7 +218,10 @@ def test_nothing_is_refused_stuck_or_alerted_and_nothing_is_left(
     with ThreadPoolExecutor(len(users) + 1) as threads:
         work = [threads.submit(admin.run), *(threads.submit(each.run) for each in users)]
         day.over.wait(SECONDS)
-        day.over.set()
+        try:
+            eventually(lambda: WORK - day.done.keys(), set(), day.patience)
+        finally:
+            day.over.set()
         for each in work:
             each.result()
     firing = sorted(name for name, state in prometheus.alerts(since) if state == "firing")
@@ -226,7 +231,6 @@ def test_nothing_is_refused_stuck_or_alerted_and_nothing_is_left(
         print(f"  slowest, in seconds: { ({name: round(seconds, 1) for name, seconds in day.slowest.items()}) }")
         print("\n".join(f"  finding: {finding}" for finding in findings) or "  no findings")
     assert findings == []
-    assert all(day.done[name] for name in ("serve", "run_a_job", "run_a_gang", "drain", "edit_a_quota", "roll_out"))
     eventually(lambda: left_of(kubectl, spaces), [])
     for space in spaces:
         kubectl.delete_all("resourcequotas", namespace=space)
