@@ -129,13 +129,15 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         assert page.locator("main img").count() == 0
 
         page = entered(browser, for_tenant, "/pods", faults)
-        assert [row[0] for row in rows(page)] == [f"{space}/{name}" for name in ("first", "second", "third")]
+        own = [f"{space}/{name}" for name in ("first", "second", "third")]
+        eventually(lambda: [row[0] for row in rows(page)], own)
         page = entered(browser, for_tenant, "/teams", faults)
         used = kubectl.used(space)
-        assert [(row[1].rpartition("/")[2], row[2].split("\n")[-1].partition(" of ")[0]) for row in rows(page)] == [
-            ("gpu", used["gpu"]),
-            ("gpumem", human_amount(int(used["gpumem"].replace("k", "000")), MEBIBYTE)),
-        ]
+        shown = [("gpu", used["gpu"]), ("gpumem", human_amount(int(used["gpumem"].replace("k", "000")), MEBIBYTE))]
+        eventually(
+            lambda: [(row[1].rpartition("/")[2], row[2].split("\n")[-1].partition(" of ")[0]) for row in rows(page)],
+            shown,
+        )
         expect(page.locator("main")).to_contain_text("no right to list nodes")
         for path in ("/overview", "/cluster", "/teams", "/pods", "/doctor"):
             assert other not in entered(browser, for_tenant, path, faults).inner_text("body")
