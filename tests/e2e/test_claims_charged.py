@@ -204,6 +204,9 @@ def test_a_node_that_rewrites_its_slices_and_slow_selectors_delay_no_other_tenan
     for number in range(40):
         node.create(published(number, "40Gi"))
     over, numbers = threading.Event(), "[0,1,2,3,4,5,6,7,8,9]"
+    # how many claims there are once the other tenant's pods are, depends on the machine
+    enough = json.dumps({"spec": {"hard": {"limits.nvidia.com/gpu": "10000"}}})
+    kubectl("patch", "resourcequota", "gpu-quota", "-n", team, "-p", enough)
 
     def rewrite() -> None:
         for size in itertools.cycle(("41Gi", "42Gi")):
@@ -289,7 +292,6 @@ def test_cards_that_are_passed_through_and_shares_of_no_memory_are_charged(progr
         kubectl.apply(template(team, "vm", requests(exactly(VFIO))), pod(team, "a", of="vm"))
         zero = requests(exactly(NVIDIA, memory="0"))
         kubectl.apply(template(team, "zero", zero), pod(team, "b", of="zero"))
-        assert memory(kubectl, team) == 4096 + 8192
         eventually(lambda: bound(kubectl, team), ["a", "b"])
         eventually(lambda: settled(kubectl, team))
         assert (memory(kubectl, team), kubectl.used(team)["gpu"]) == (4096 + 8192, "2")
