@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from http.client import HTTPConnection
+from itertools import groupby
+
+GIVEN_UP = 3
+"""Failures in a row after which kubelet restarts a container, unless its probe says otherwise."""
+
+
+def failed_in_a_row(seconds: Iterable[float], within: float) -> int:
+    """The longest series of probes that took as long as that or longer."""
+    series = (list(group) for late, group in groupby(seconds, key=lambda each: each >= within) if late)
+    return max(map(len, series), default=0)
 
 
 class Probes:

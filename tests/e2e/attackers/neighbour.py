@@ -16,7 +16,8 @@ from .client import Client
 
 STALL = 0.5
 """Seconds that a request takes which costs the API server nothing, when the whole machine stands still."""
-LIFELESS = 5.0
+LIFELESS = 1.0
+"""Seconds after which a probe fails, as in the manifests."""
 PAUSE = 0.5
 """Seconds between two pods. A charge goes with a recompute some seconds after its pod: who makes pods more quickly than
 its quota has room for such charges is refused for that.
@@ -46,7 +47,7 @@ class Neighbour:
     stalls: list[tuple[float, float]] = field(default_factory=list)
     """When requests that do nothing took longer than `STALL`, from and to."""
     lives: list[float] = field(default_factory=list)
-    """Seconds until the extender said that it lives, at most `LIFELESS`, when kubelet gives it up."""
+    """Seconds until the extender said that it lives, at most `LIFELESS`."""
     patience: float = 60.0
     quiet: float = 0.0
     """When the attack began (monotonic): creations before show how fast the machine is without it."""
