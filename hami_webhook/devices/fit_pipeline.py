@@ -165,7 +165,16 @@ class _Walk:
         self.numa: int | None = None
         self.verdicts: list[CardVerdict] | None = None
 
-    def failed_check(self, card: Candidate) -> str | None:
+    def fails(self, card: Candidate) -> bool:
+        """Whether the card fails a check, which is counted."""
+        label = self._failed_check(card)
+        if self.verdicts is not None:
+            self.verdicts.append(CardVerdict(card, label or ""))
+        if label is not None:
+            self.counts[label] += 1
+        return label is not None
+
+    def _failed_check(self, card: Candidate) -> str | None:
         """The label of the first check the card fails; a new NUMA group starts where the checks say."""
         for check in self.vendor.checks:
             if check is NUMA_GROUP:
@@ -225,11 +234,7 @@ def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Al
         while card is not None:
             # what compares sets of cards holds each set against the quota, so here a card is checked by itself
             fit_request.taken = [] if every else walk.groups[-1]
-            label = walk.failed_check(card)
-            if walk.verdicts is not None:
-                walk.verdicts.append(CardVerdict(card, label or ""))
-            if label is not None:
-                walk.counts[label] += 1
+            if walk.fails(card):
                 break
             walk.collect(walk.groups[-1], card)
             if not every and len(walk.groups[-1]) == count:
@@ -299,11 +304,7 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
         card = walk.again(first)
         while card is not None and len(group) < count:
             walk.fit_request.taken = group
-            label = walk.failed_check(card)
-            if walk.verdicts is not None:
-                walk.verdicts.append(CardVerdict(card, label or ""))
-            if label is not None:
-                walk.counts[label] += 1
+            if walk.fails(card):
                 break
             walk.collect(group, card)
             card = walk.again(card)
