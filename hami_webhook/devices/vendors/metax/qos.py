@@ -36,9 +36,7 @@ class SgpuCard(Struct, frozen=True):
 
 
 class OwnTask(Struct, frozen=True):
-    """A mark on a card: a container of the pod that is being fitted, with its cores."""
-
-    cores: int
+    """A mark on a card: a container of the pod that is being fitted."""
 
 
 def card_of(device: Device) -> SgpuCard:
@@ -96,14 +94,15 @@ def qos_fits(candidate: Candidate) -> bool:
     pod, usage = candidate.fit_request.pod, candidate.usage
     if is_online(pod) or usage.slots == 0 or candidate.fit_request.request.cores == ALL_CORES:
         return True
-    return _qos_on(candidate.device, usage, pod) in ("", qos_of(pod))
+    return _qos_on(candidate.device, usage) in ("", qos_of(pod))
 
 
-def _qos_on(device: Device, usage: Usage, newcomer: Pod) -> str | None:
-    """The QoS of a used card, "" for any; None where the pods on it disagree and the node sides with none of them."""
+def _qos_on(device: Device, usage: Usage) -> str | None:
+    """The QoS of a used card, "" for any; None where the pods on it disagree and the node sides with none of them.
+
+    What the containers of the pod that is being fitted have there is its own QoS.
+    """
     kinds = {qos_of(h.pod) for h in usage.holders if h.cores < ALL_CORES and not is_online(h.pod)}
-    if any(isinstance(mark, OwnTask) and mark.cores != ALL_CORES for mark in usage.marks):
-        kinds.add(qos_of(newcomer))
     if len(kinds) == 1:
         return kinds.pop()
     registered = card_of(device).qos

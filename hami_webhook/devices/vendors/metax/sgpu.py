@@ -214,7 +214,7 @@ class MetaxSgpu(Vendor):
     # Fit (7)
 
     def resolve_share(self, request: Request, device: Device, usage: Usage) -> DeviceShare | None:
-        return DeviceShare(*self.needed(request, device), mark=OwnTask(request.cores))
+        return DeviceShare(*self.needed(request, device), mark=OwnTask())
 
     def selection(self, fit_request: FitRequest) -> Selection:
         if is_online(fit_request.pod):
