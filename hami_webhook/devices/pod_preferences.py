@@ -71,7 +71,7 @@ class CardPolicy(Struct, frozen=True):
             words = {"binpack": "fullest", "spread": "emptiest", "numa": "high-numa", "numa-first": "high-numa"}
             keys = list(dict.fromkeys(words[item] for item in self.items if item in words)) or ["emptiest"]
             if numa_bound:
-                keys = ["high-numa", *(key for key in keys if key != "high-numa")]
+                keys = ["high-numa", *keys]
             return (*keys, "high-index")
         if numa_bound:
             return ("low-numa", "fullest") if self.items[0] == "binpack" else ("high-numa", "emptiest")

@@ -33,9 +33,9 @@ tables = st.dictionaries(
 )
 
 
-@given(tables, st.none() | st.integers(1, 9), st.none() | st.integers(1, 120_000), st.none() | st.integers(1, 100))
+@given(tables, st.none() | st.integers(1, 9), st.none() | st.integers(1, 120_000), st.integers(0, 100))
 def test_a_request_gets_the_first_profile_that_serves_it(
-    written: dict[str, str], size: int | None, memory: int | None, cores: int | None
+    written: dict[str, str], size: int | None, memory: int | None, cores: int
 ) -> None:
     table, _ = read_capacity(drs_capacity(profiles=written))
     sizes = sorted((int(name.split("g.")[0]), int(name.split("g.")[1][:-2])) for name in written)

@@ -159,14 +159,15 @@ class DrsGcu(SlicedGcu):
         if container.names_resource(self.count_name):
             return Wanted(self.amount(container, self.count_name))
         memory = container.amount(self.memory_name)
-        return Wanted(None, None if memory is None else Quantity.parse(memory), self.amount(container, self.core_name))
+        cores = self.amount(container, self.core_name) or 0
+        return Wanted(None, None if memory is None else Quantity.parse(memory), cores)
 
     def request(self, container: Container) -> Request | None:
         if not requests_drs(self.section, container):
             return None
         self.check_amounts(container)
         wanted = self._wanted(container)
-        return Request(1, wanted, wanted.cores or 0, wanted.size or 1)
+        return Request(1, wanted, wanted.cores, wanted.size or 1)
 
     # Fit (7)
 

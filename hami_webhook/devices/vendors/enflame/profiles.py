@@ -74,7 +74,7 @@ class Wanted(Struct, frozen=True):
 
     size: int | None = None
     memory: Quantity | None = None
-    cores: int | None = None
+    cores: int = 0
 
     @property
     def declared(self) -> int | None:
@@ -93,8 +93,8 @@ class Wanted(Struct, frozen=True):
         """The profile that serves this, None if none does."""
         if self.size is not None:
             return next((profile for profile in table.profiles if profile.size == self.size), None)
-        memory, cores = self._gigabytes(table), self.cores or 0
-        return next((p for p in table.profiles if p.gigabytes >= memory and p.cores >= cores), None)
+        memory = self._gigabytes(table)
+        return next((p for p in table.profiles if p.gigabytes >= memory and p.cores >= self.cores), None)
 
     def _gigabytes(self, table: ProfileTable) -> int:
         """The memory wanted: bytes if written with a binary suffix, MiB if too many for GB."""

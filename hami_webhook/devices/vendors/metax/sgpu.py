@@ -165,8 +165,8 @@ class MetaxSgpu(Vendor):
                 self._refuse_more_than_a_card(container, pod)
 
     def _refuse_more_than_a_card(self, container: Container, pod: Pod) -> None:
-        cores = self.amount(container, self.core_name) or 0
-        if cores > ALL_CORES and not is_online(pod):
+        cores = self.amount(container, self.core_name)
+        if cores is not None and cores > ALL_CORES and not is_online(pod):
             raise BadRequest(
                 f"{self.core_name} {cores} in container {container.name} is more than the {ALL_CORES} percent that a "
                 f"card has, so the pod would never start; it is percent of each card: ask for at most {ALL_CORES}"
