@@ -120,6 +120,17 @@ def test_a_card_that_is_held_but_no_longer_registered_keeps_its_mode() -> None:
     assert went(env, share(25)) == "1/1 ModeNotFit"
 
 
+def test_a_card_whose_minor_is_not_its_index_keeps_another_one_from_being_shared() -> None:
+    env = FitEnv([both_node("n", 2, 4, drs_card(0, minor="1"))])
+    env.place(slices(1, "drs"))
+    for uuid, answer in (
+        ("n-enflame-0", "n-enflame-0,Enflame,25,0:;"),
+        ("n-enflame-1", "1/2 CardUuidMismatch, 1/2 ModeNotFit"),
+    ):
+        incoming = share(25, **{"enflame.com/use-gpuuuid": uuid})
+        assert went(env, incoming, keep=False) == answer
+
+
 def test_each_form_reads_its_own_entries_of_the_annotation() -> None:
     text = "n-enflame-0,Enflame,25,0:;;x-enflame-drs-enflame-1,Enflame,50,0:n-enflame-drs-2,Enflame,6144,17:;"
     read = Pod.from_object(pod(annotations={ALLOCATED: text}))

@@ -73,14 +73,11 @@ def _same_silicon(view: NodeView, device: Device) -> Iterator[tuple[str, str]]:
         return
     number = str(device.index)
     registered = view.inventories.get(DRS)
-    unregistered = f"{view.name}-{DRS_WORD}-{number}"
-    for card in registered.devices if registered else ():
-        if card.uuid == unregistered:
-            unregistered = ""
-        if card.extra.minor == number:
-            yield DRS, card.uuid
-    if unregistered:
-        yield DRS, unregistered
+    cards = registered.devices if registered else ()
+    yield from ((DRS, card.uuid) for card in cards if card.extra.minor == number)
+    usual = f"{view.name}-{DRS_WORD}-{number}"
+    if all(card.uuid != usual for card in cards):
+        yield DRS, usual
 
 
 def _idle_in_other_mode(candidate: Candidate) -> bool:
