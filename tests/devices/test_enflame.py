@@ -127,33 +127,43 @@ def test_an_index_that_is_no_number_is_the_position(indices: list[object], uuids
     assert [card[0] for card in found or ()] == uuids
 
 
+NO_PROFILE = "no profile such as 1g.6gb is in it"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "",
-        "null",
-        "{}",
-        json.dumps({"devices": 3, "profiles": T}),
-        json.dumps({"devices": [3], "profiles": T}),
-        json.dumps({"devices": [], "profiles": []}),
+        ("", "not valid JSON: Input is a zero-length, empty document: line 1 column 1 (char 0)"),
+        ("null", NO_PROFILE),
+        ("{}", NO_PROFILE),
+        (json.dumps({"devices": 3, "profiles": T}), "devices must be an array and profiles an object"),
+        (json.dumps({"devices": [3], "profiles": T}), "device 0 must be a JSON object"),
+        (json.dumps({"devices": [], "profiles": []}), NO_PROFILE),
         *(
-            drs_capacity({"index": "0", "capacity": slices})
-            for slices in (0, -1, "0", "-1", "six", "", None, 1.5, True)
+            (drs_capacity({"index": "0", "capacity": slices}), "device 0: capacity must be a number of slices above 0")
+            for slices in (0, -1, "0", "-1", "six", "", None)
         ),
-        drs_capacity(drs_card(0), {"index": "1"}),
-        drs_capacity(drs_card(0), drs_card(0)),
-        drs_capacity(drs_card(0), profiles={}),
-        drs_capacity(drs_card(0), profiles={"big": "0", "0g.6gb": "1", "1g": "2", "1g.6": "3"}),
-        drs_capacity(drs_card(0), profiles={"1g.6gb": None}),
-        drs_capacity({"index": [], "capacity": 6}),
+        *(
+            (
+                drs_capacity({"index": "0", "capacity": slices}),
+                f"device 0: capacity must be a text or a whole number, not {slices}",
+            )
+            for slices in (1.5, True)
+        ),
+        (drs_capacity(drs_card(0), {"index": "1"}), "device 1: capacity must be a number of slices above 0"),
+        (drs_capacity(drs_card(0), drs_card(0)), "two devices have the same index"),
+        (drs_capacity(drs_card(0), profiles={}), NO_PROFILE),
+        (drs_capacity(drs_card(0), profiles={"big": "0", "0g.6gb": "1", "1g": "2", "1g.6": "3"}), NO_PROFILE),
+        (drs_capacity(drs_card(0), profiles={"1g.6gb": None}), "profile 1g.6gb: the id must be a text, not None"),
+        (drs_capacity({"index": [], "capacity": 6}), "device 0: index must be a text or a whole number, not []"),
     ],
 )
-def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: str) -> None:
+def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: str, why: str) -> None:
     env = FitEnv([drs_node()])
     env.state.set_node(read_node("node-a", **{CAPACITY: text}), NOW)
     assert went(env, slices(1)) == "NodeInsufficientDevice"
     (problem,) = env.state.problems()
-    assert (problem.name, problem.text.startswith(f"{CAPACITY}: ")) == ("node-a", True)
+    assert (problem.name, problem.text) == ("node-a", f"{CAPACITY}: {why}")
     assert (
         went(FitEnv([shared_node(), read_node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
     )
@@ -202,6 +212,15 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
 
 # 4 and 5: admission
 
+MEMORY_MUST = (
+    "in container main: must be an integer number of MiB, or of bytes with a binary suffix between 0 and "
+    "2251799812636672"
+)
+NOT_BOTH = (
+    f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main: a pod's slices are all "
+    "shared or all DRS; use two pods"
+)
+
 
 @in_one_test(
     ("amounts", "message"),
@@ -209,27 +228,26 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
         ({R.SLICES: 0}, f"{R.SLICES} must be greater than 0"),
         ({R.MEMORY: 0}, f"{R.MEMORY} must be greater than 0"),
         ({R.MEMORY: "-1Gi"}, f"{R.MEMORY} must be greater than 0"),
-        ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x in container main"),
-        ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 in container main"),
+        ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x {MEMORY_MUST}"),
+        ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 {MEMORY_MUST}"),
         ({R.CORE: 0}, f"{R.CORE} must be in range (0,100]"),
         ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),  # example 6
-        ({R.MEMORY: 20, R.CORE: "1500m"}, f"invalid {R.CORE} value 1500m in container main"),
         (
-            {R.SLICES: 1, R.VGCU: 1},
-            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+            {R.MEMORY: 20, R.CORE: "1500m"},
+            f"invalid {R.CORE} value 1500m in container main: must be an integer between 0 and 2147483647",
         ),
+        ({R.SLICES: 1, R.VGCU: 1}, NOT_BOTH),
+        ({R.MEMORY: 20, R.VGCU: 1}, NOT_BOTH),
         (
-            {R.MEMORY: 20, R.VGCU: 1},
-            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+            {R.SHARED_GCU: 3},
+            f"container main: {R.SHARED_GCU} is written at admission for {R.VGCU} and {R.PERCENT}; ask by those",
         ),
-        ({R.SHARED_GCU: 3}, f"container main: {R.SHARED_GCU} is written at admission for {R.VGCU} and {R.PERCENT}"),
     ],
 )
 def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
     env = FitEnv([drs_node(), shared_node()])
-    assert env.admit(pod(**amounts)).message.startswith(message)
-    only_requests = pod("p", container(requests=amounts))
-    assert env.admit(only_requests).message.startswith(message)
+    assert env.admit(pod(**amounts)).message == message
+    assert env.admit(pod("p", container(requests=amounts))).message == message
 
 
 def test_a_pod_is_shared_or_drs() -> None:
