@@ -110,6 +110,9 @@ def test_a_row_beyond_the_containers_counts_as_an_app_container() -> None:
     claims = [DeviceHold("NVIDIA", "a", 0, 5, 1), DeviceHold("NVIDIA", "a", 7, 6, 2)]
     assert per_device(claims, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
     assert per_device(claims, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
+    alone = [DeviceHold("NVIDIA", "a", 1, 6, 2)]
+    for init_finished in (False, True):
+        assert per_device(alone, [INIT], init_finished=init_finished) == {("NVIDIA", "a"): Debit(1, 6, 2)}
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,13 @@ def test_no_card_is_left_within_the_handles_for_a_pod_that_has_slices_already() 
     assert chosen(vxpus(sizes).place(with_limits(slices(1, QUARTER, "a"), slices(1, QUARTER, "b")))) == [0, 0]
 
 
+def test_whole_cards_in_a_number_that_no_links_serve_fit_nowhere_though_admission_was_passed_by() -> None:
+    for count in (3, 5):
+        assert chosen(whole_cards().place(with_limits(whole(count)), admit=False)) == "1/8 NumaNotFit"
+        assert chosen(vxpus({}).place(with_limits(slices(count)), admit=False)) == "1/8 NumaNotFit"
+    assert chosen(vxpus({}).place(with_limits(slices(3, HALF)), admit=False)) == [0, 1, 2]
+
+
 # reasons
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_webhook.devices.set_search import GreedySearch
 from hami_webhook.devices.step_limit import FIT_STEPS, OutOfSteps, StepLimit
 from hami_webhook.devices.topology import best_combination, pair_sum
 
@@ -81,6 +82,13 @@ def test_with_the_steps_of_a_node_the_answer_is_exact(scores: list[list[int]], d
     for count in range(1, len(scores) + 1):
         limit = StepLimit(FIT_STEPS)
         assert best_combination(scores, count, admits, limit) == brute_force(scores, count, admits or (lambda _: True))
+
+
+def test_growing_and_improving_sets_takes_a_step_for_each_card_that_is_looked_at() -> None:
+    """A set of 4 of 40 cards is grown from each card, then each card of it is compared with all others."""
+    limit = StepLimit(FIT_STEPS)
+    assert GreedySearch([[7] * 40] * 40, 4, None, limit).best() == [0, 1, 2, 3]
+    assert FIT_STEPS - limit.left >= 40 * (4 * 40 + 4 * 40)
 
 
 def test_beyond_the_bound_the_two_halves_of_a_machine_are_still_kept_apart() -> None:

@@ -260,6 +260,15 @@ def test_a_fully_linked_set_is_taken_though_another_has_the_better_sum() -> None
     assert set(chosen(topology(3, annotations=REQUIRED), on).split()) == {"b", "c", "d"}
 
 
+def test_no_sum_of_scores_outweighs_one_missing_link() -> None:
+    weak, strong = [f"a{i}" for i in range(6)], [f"b{i}" for i in range(6)]
+    pairs = dict.fromkeys(combinations(weak, 2), 100) | dict.fromkeys(combinations(strong, 2), 9000)
+    del pairs["b0", "b1"]
+    on = view(node(*map(card, (*weak, *strong)), scores=pairs))
+    assert set(chosen(topology(6), on).split()) == {*strong}
+    assert set(chosen(topology(6, annotations=REQUIRED), on).split()) == {*weak}
+
+
 def test_only_cards_that_fit_can_be_linked() -> None:
     on = view(groups_of(4), {"a0": used(1, 40960)})
     assert record(topology(4, annotations=REQUIRED), on) == (

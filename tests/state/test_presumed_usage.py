@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import bound_pod, card, container, node, pod
+from devices.fit_env import configured
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduling.placer_env import NOW, VENDORS, request_of, view_of
@@ -178,6 +179,27 @@ def test_a_card_is_not_counted_twice_unless_there_are_too_few() -> None:
 def test_what_a_pod_names_beyond_what_kubelet_counts_makes_it_no_smaller() -> None:
     state = state_of(node("n", card("C0"), capacity={GPU: 10}), foreign(gpu=1, mem=100))
     assert not fits(state, pod("new", gpu=1, mem=100))
+
+
+def test_a_pod_that_nobody_keeps_to_the_default_memory_holds_whole_cards() -> None:
+    """Unless kubelet counts what it names."""
+    vendors = configured(
+        "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, "
+        "resourceMemoryPercentageName: nvidia.com/gpumem-percentage, defaultMemory: 4000}"
+    )
+    offered = {GPU: 10, "nvidia.com/gpumem": 40960, "nvidia.com/gpumem-percentage": 100}
+    for named, held in (({}, 40960), ({"mem": 1000}, 1000), ({"percent": 50}, 20480)):
+        state = state_of(
+            node("n", card("C0"), capacity=offered), foreign("foreign", container(gpu=1, **named)), vendors=vendors
+        )
+        assert view_of(state).used("NVIDIA", "C0").memory == held
+
+
+def test_slices_that_kubelet_counts_are_that_share_of_cards() -> None:
+    offered = {"enflame.com/gcu-count": 1, "enflame.com/shared-gcu": 4}
+    slices = foreign("foreign", container(limits={"enflame.com/shared-gcu": "3"}))
+    used = view_of(state_of(node("n", capacity=offered), slices)).used("Enflame", "n-enflame-0")
+    assert (used.slots, used.memory, used.cores) == (3, 75, 0)
 
 
 def test_an_unhealthy_card_is_presumed_last() -> None:
