@@ -5,6 +5,7 @@ Source: docs/spec/volcano.md#5, docs/spec/koordinator.md#4 and #5.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,9 +143,14 @@ def test_the_second_of_two_schedulers_takes_no_pod_from_the_first() -> None:
 
 
 @every_integration
-def test_what_only_its_scheduler_may_write_is_removed(integration: Integration) -> None:
+def test_what_only_its_scheduler_may_write_is_removed_and_the_log_says_so(
+    integration: Integration, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "hami_webhook.admission.handler")
     written = dict.fromkeys(integration.owned, "x")
     assert integration.env().admit(integration.pod(notes={**written, "mine": "x"})).notes == {"mine": "x"}
+    removed = [text.partition(": ")[2] for text in caplog.messages if "removed" in text]
+    assert removed == [f"annotation {key} removed: only the scheduler writes it" for key in integration.owned]
 
 
 @every_integration

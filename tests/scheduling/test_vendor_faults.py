@@ -242,6 +242,17 @@ def test_attack_nodes_that_come_and_go_fill_no_memory(faults: VendorFaults) -> N
     assert len(faults._logged) == most
 
 
+@pytest.mark.vendor_faults
+def test_attack_nodes_that_come_and_go_make_no_log_of_a_fault_that_goes_on(
+    faults: VendorFaults, lines: Callable[[], list[tuple[str, str]]]
+) -> None:
+    error = ValueError("the same")
+    for number in range(registry._MOST_LOGGED + 10):
+        faults.record("fit", f"n{number}", ValueError())
+        faults.record("fit", "old", error)
+    assert lines().count(("old", "the same")) == 1
+
+
 async def test_on_an_ordinary_day_nothing_is_counted_or_logged(
     faults: VendorFaults, lines: Callable[[], list[tuple[str, str]]]
 ) -> None:
