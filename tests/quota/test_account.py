@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hami_webhook.cluster.api import JSON
 from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount
 from hami_webhook.quota.batch import BatchResult, evaluate_batch
+from hami_webhook.quota.known_quotas import KnownQuotas
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id, update_id
 from hami_webhook.quota.pricing import Charge, ClusterCapacity, price_pending
 from hami_webhook.quota.refusals import Refusal
@@ -142,6 +143,15 @@ def test_the_refusal_names_only_the_overflowing_keys(hard: JSON, used: JSON, ask
 
 def test_exactly_full_is_allowed_and_an_unconsumed_key_is_not_compared() -> None:
     assert not judged(read({"mem": 2000, "cores": 90}, mem=4000, cores=50), ask(gpu=1, mem=2000)).refusals
+
+
+def test_a_quota_concerns_pods_that_are_charged_together_if_it_limits_one_of_them() -> None:
+    limited, free = ask("a", gpu=1, mem=5), ask("b")
+    for made, concerned in ((quota(mem=9), True), (quota(cores=9), False)):
+        known = KnownQuotas({"q": account_of(made)}, 0, current=True, none=False)
+        assert known.concern(replace(free, others=(limited,))) is concerned
+        assert known.concern(replace(limited, others=(free,))) is concerned
+        assert not known.concern(free)
 
 
 def test_a_batch_is_judged_in_order_and_a_refusal_changes_nothing() -> None:

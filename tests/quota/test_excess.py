@@ -13,7 +13,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.excess import Holding, above_hard, excess_sentence
 
 
-def holding(name: str, created: float = 0, *, allowed: bool = False, **costs: int) -> Holding:
+def holding(name: str, created: float | None = 0, *, allowed: bool = False, **costs: int) -> Holding:
     return Holding(Pod("team", name, f"uid-{name}", {}, {}, (), created=created), costs, allowed)
 
 
@@ -24,6 +24,8 @@ def holding(name: str, created: float = 0, *, allowed: bool = False, **costs: in
         ({"gpu": 1}, [holding("old", 1, gpu=1), holding("new", 2, gpu=1)], ["new"]),
         ({"gpu": 1}, [holding("old", 1, gpu=1), holding("new", 2, allowed=True, gpu=1)], ["old"]),
         ({"gpu": 3}, [holding("a", 1, gpu=2), holding("b", 2, gpu=2), holding("c", 3, gpu=2)], ["c", "b"]),
+        # one whose age isn't known is taken for the oldest
+        ({"gpu": 1}, [holding("a", 0.5, gpu=1), holding("b", None, gpu=1)], ["a"]),
         # who holds nothing of what is above, or no more of it than was found already, isn't named
         ({"gpu": 1}, [holding("a", 1, gpu=1), holding("b", 2, mem=1)], ["a"]),
         ({"gpu": 1, "mem": 1}, [holding("a", 1, mem=1), holding("b", 2, gpu=1), holding("c", 3, gpu=1)], ["c", "a"]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tables import in_one_test
 
 from hami_webhook.quota.queue_order import (
+    OF_SUBJECT,
     Demand,
     PendingReason,
     QueueDecision,
@@ -147,6 +148,22 @@ def test_pods_within_their_teams_nominal_come_first(
     rooms: Q, pods: Sequence[QueuedPod], reclaimed_for: list[str], released: list[str]
 ) -> None:
     assert [pod.uid for pod in decide(pods, rooms, NOON, {*reclaimed_for}).released] == released
+
+
+def test_of_users_who_share_a_quota_the_one_who_uses_least_is_next() -> None:
+    def of_user(user: str, uid: str, age: float) -> QueuedPod:
+        demand: Demand = (("q", (("gpu", 1),)), (f"q of {user}", (("gpu", 1),)))
+        return QueuedPod(uid, f"team/{uid}", 0, NOON - age, demand)
+
+    def limit(user: str, free: int) -> QueueRoom:
+        return QueueRoom({"gpu": 10}, {"gpu": free}, BEST_EFFORT, OF_SUBJECT, part_of="q", subject=user)
+
+    rooms = {"q": room(6), "q of ann": limit("ann", 8), "q of ben": limit("ben", 9)}
+    pods = [of_user("ann", f"ann-{n}", 90 - n) for n in range(4)] + [
+        of_user("ben", f"ben-{n}", 50 - n) for n in range(4)
+    ]
+    released = [pod.uid for pod in decide(pods, rooms, NOON).released]
+    assert released == ["ben-0", "ann-0", "ben-1", "ann-1", "ben-2", "ann-2"]
 
 
 def standing(decision: QueueDecision) -> dict[str, tuple[int, PendingReason]]:

@@ -37,6 +37,7 @@ def judged(
     meta = {"name": "q", "annotations": annotations or {}}
     quota = ResourceQuota.from_object({"metadata": meta, "spec": {"hard": hard, **more}})
     found = misreadings(quota, vendors or builtin_vendors(), builtin_vendors(), state)
+    assert all(each.key in each.text for each in found)
     return [(each.reason.value, each.text) for each in found]
 
 
@@ -237,6 +238,7 @@ def test_what_is_lent_is_read_or_explained(spec: dict[str, Any], texts: list[str
     quota = read_accelerator_quota(accelerator_quota(spec=spec, gpu=8), {})
     found = misreadings(quota, builtin_vendors(), builtin_vendors(), ClusterCache(builtin_vendors()))
     assert [each.text for each in found] == texts
+    assert [each.key for each in found] == [text.partition(":")[0].removeprefix("nominal ") for text in texts]
 
 
 _DCU_CARD, _HCU_CARD = (f"{name}-T1,4,65520,100,{name}-K100_AI,0,true,0,hami:" for name in ("DCU", "HCU"))

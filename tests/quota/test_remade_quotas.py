@@ -129,6 +129,19 @@ def test_charges_are_taken_over_until_use_is_known_of_all_keys(used: dict[str, i
     assert ledgers.entries(account_of({**made("new"), "status": status})).keys() == taken
 
 
+def test_attack_quotas_that_are_deleted_without_charges_in_flight_fill_no_memory() -> None:
+    now = NOON
+    ledgers = DeletedLedgers(45, lambda: now)
+    for number in range(10):
+        made = {**quota(mem=9), "metadata": {"name": f"q{number}", "namespace": TEAM, "uid": f"u{number}"}}
+        if number < 5:
+            made["metadata"]["annotations"] = {LEDGER: encode({"u": Entry(State.ADMITTED, int(now), full(mem=5))})}
+        ledgers.note(ResourceQuota.from_object(made))
+        now += 10
+    assert ledgers._deleted == []
+    assert len(ledgers._last) == 1
+
+
 async def test_what_was_charged_long_ago_or_is_no_charge_of_ours_is_not_taken_over() -> None:
     async with QuotaEnv(OWN) as env:
         await env.run(3)

@@ -103,27 +103,39 @@ def test_the_deadline_of_a_new_pod(own: int | None, runtimes: list[Runtime], dea
     assert bool(said) == bool(fault)
 
 
+DURATION = "must be a duration such as 300ms, 1.5s or 5m0s"
+SCOPED = "has no effect with the scope NotTerminating, which pods leave with a deadline; remove the scope"
+
+
 @in_one_test(
     ("fields", "said"),
     [
         ({}, []),
         ({"default": "12h", "longer": "refuse"}, []),
-        ({"longest": "soon"}, [f"{MAX_RUNTIME}: soon can't be read, so it has no effect; it must be a duration"]),
+        ({"longest": "soon"}, [f"{MAX_RUNTIME}: soon can't be read, so it has no effect; it {DURATION}"]),
         ({"longest": "0s"}, [f"{MAX_RUNTIME}: 0s can't be read, so it has no effect; it must be at least 1s"]),
-        ({"longest": "-1h"}, [f"{MAX_RUNTIME}: -1h can't be read, so it has no effect; it must be a duration"]),
+        (
+            {"longest": "-1h"},
+            [f"{MAX_RUNTIME}: -1h can't be read, so it has no effect; it {DURATION}, and not negative"],
+        ),
         ({"longest": "721h"}, [f"{MAX_RUNTIME}: 721h can't be read, so it has no effect; it must be at most 720h"]),
-        ({"default": "13h"}, [f"{DEFAULT_RUNTIME}: 13h is longer than the longest runtime, 12h, which holds"]),
+        (
+            {"default": "13h"},
+            [f"{DEFAULT_RUNTIME}: 13h is longer than the longest runtime, 12h, which holds; write at most that"],
+        ),
         (
             {"longer": "later"},
             [f"{LONGER_RUNTIME}: later isn't known, so pods with a longer deadline are refused; write refuse or cut"],
         ),
-        ({"longest": None, "longer": "cut"}, [f"{LONGER_RUNTIME} has no effect without {MAX_RUNTIME}"]),
-        ({"scopes": ["NotTerminating"]}, [f"{MAX_RUNTIME} has no effect with the scope NotTerminating"]),
+        ({"longest": None, "longer": "cut"}, [f"{LONGER_RUNTIME} has no effect without {MAX_RUNTIME}; set that, too"]),
+        ({"scopes": ["NotTerminating"]}, [f"{MAX_RUNTIME} {SCOPED}"]),
+        ({"scopes": ["NotTerminating"], "longest": None, "default": "1h"}, [f"{DEFAULT_RUNTIME} {SCOPED}"]),
     ],
 )
 def test_what_its_author_can_hardly_have_meant(fields: dict[str, Any], said: list[str]) -> None:
-    found = [text for _, text in runtime_faults(ResourceQuota.from_object(limiting(**fields)))]
-    assert [text[: len(start)] for text, start in zip(found, said, strict=True)] == said
+    found = [*runtime_faults(ResourceQuota.from_object(limiting(**fields)))]
+    assert [text for _, text in found] == said
+    assert all(text.startswith(key) for key, text in found)
 
 
 async def test_a_pod_without_a_deadline_gets_one_and_its_creator_is_warned() -> None:
