@@ -34,6 +34,8 @@ TESTS = (
     "integrations",
     "scheduling",
     "explain",
+    "config",
+    "state",
 )
 FOLDER = ROOT / ".mutation"
 NOTICED = ("killed", "timeout")
