@@ -25,3 +25,10 @@ def test_a_watch_that_shows_our_own_last_write_again_shows_no_write_of_others() 
     writers.note(version(6), 2.0)
     assert writers.others == {6}
     assert writers.heard == 2.0
+
+
+def test_attack_of_a_flood_of_versions_64_are_counted() -> None:
+    writers = WriterFairness()
+    for number in range(1000):
+        writers.note(version(number + 1), 1.0)
+    assert len(writers.others) == 64

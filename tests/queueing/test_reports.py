@@ -11,7 +11,7 @@ from replicas import events_of
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.kube.objects import QUOTA_RESERVED, format_time
 from hami_webhook.queueing.reports import QueueReports
-from hami_webhook.queueing.words import earliest, sentence, with_durations
+from hami_webhook.queueing.words import earliest, reason_of, sentence, with_durations
 from hami_webhook.quota.queue_order import PendingReason, QueuedPod, QueuePosition, Shortfall
 from queueing.test_releaser import L, queueing
 
@@ -61,11 +61,32 @@ PODS = {"u1": read_pod("first", uid="u1"), "u2": read_pod("secret", uid="u2", na
             3,
             "Waits for quota gpu-quota: needs 12 nvidia.com/gpu, limited to 10; it waits until the limit is raised",
         ),
+        (PendingReason(incomplete="2 of 4 pods"), 1, "2 of 4 pods"),
+        (
+            PendingReason(refused="too late"),
+            1,
+            "others are charged before it until its charge succeeds: too late",
+        ),
+        (PendingReason(spent="until Monday"), 1, "Waits for the next period: until Monday"),
     ],
 )
 def test_what_a_pod_waits_for(obstacle: PendingReason, ahead: int, text: str) -> None:
     standing = QueuePosition(QueuedPod("me", f"{TEAM}/me", 0, 0.0, ()), ahead, obstacle)
     assert sentence(standing, PODS.get) == text
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "reason"),
+    [
+        (PendingReason((lack(),)), "Waiting"),
+        (PendingReason((lack(requested=12),), never=True), "AboveHard"),
+        (PendingReason(incomplete="2 of 4 pods"), "PodGroupIncomplete"),
+        (PendingReason(refused="too late"), "ChargeRefused"),
+        (PendingReason(spent="until Monday"), "BudgetSpent"),
+    ],
+)
+def test_what_is_in_the_way_has_a_reason(obstacle: PendingReason, reason: str) -> None:
+    assert reason_of(obstacle) == reason
 
 
 def condition(env: QuotaEnv, name: str, namespace: str = TEAM) -> JSON | None:
@@ -154,7 +175,7 @@ async def test_a_flood_is_written_to_slowly_and_delays_no_other_namespace() -> N
         for number in range(40):
             await env.create(pod(f"p{number:02}", gpu=1, mem=1))
         for name in ("x", "y"):
-            await env.create(pod(name, gpu=1, mem=1, namespace="other", uid=f"other-{name}"), uid=f"other-{name}")
+            await env.create(pod(name, gpu=1, mem=1, namespace="other", uid=f"z-{name}"), uid=f"z-{name}")
         await written(env, reports)
         assert condition(env, "y", "other") is not None
         assert len(env.events("QuotaWaiting")) == 5
