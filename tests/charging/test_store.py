@@ -34,6 +34,8 @@ class StoreEnv:
     def __init__(self) -> None:
         self.now = NOON
         self.cluster = MemoryCluster(lambda: self.now, pause=self.pause)
+        self.deleted: list[ResourceQuota] = []
+        """Those that the store found gone."""
         self.store = QuotaStore(
             ResourceQuotas(self.cluster),
             vendors(),
@@ -41,6 +43,7 @@ class StoreEnv:
             cache=self,
             sleep=self.sleep,
             jitter=lambda: 1.0,
+            deleted=self.deleted.append,
         )
         self.cached: Sequence[ResourceQuota] | None = None
         self.current = True
@@ -158,6 +161,9 @@ RACES: dict[str, Row] = {
     "a quota is deleted between the write and the read after a conflict": (
         *("stale", {"get:before 1": "delete a"}, [PATCH, GET, LIST, PATCH], ["b"], {"b": (6, ["u"])}),
     ),
+    "a quota is deleted after it was listed": (
+        *("none", {"patch_status:before 1": "delete a"}, [LIST, PATCH, GET, LIST, PATCH], ["b"], {"b": (5, ["u"])}),
+    ),
     "the write is refused": (
         *("fresh", {"patch_status:before 2": "forbid"}, [PATCH, PATCH], Forbidden, {"a": (5, ["u"]), "b": (0, [])}),
     ),
@@ -192,6 +198,8 @@ async def test_races(race: str) -> None:
     else:
         assert await env.store.update(TEAM, charge, retries=RETRIES, writes=writes) == ends
     assert (env.calls, env.state()) == (calls, state)
+    gone = {"a", "b"} - state.keys()
+    assert {each.name for each in env.deleted} == (gone if shown == "none" else set())  # a watch tells of the others
     # whatever was written, or may have been, can be taken back
     assert env.plan == {}
     others: Stored = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
@@ -227,8 +235,11 @@ async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_
     assert env.calls == [LIST, PATCH, PATCH]
     env.calls.clear()
     assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
+    env.now += 2.0
+    assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
+    await env.store.look(TEAM)
     assert env.calls == []  # the list is good for two seconds
-    env.now += 2.1
+    env.now += 0.1
     assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
     assert env.calls == [LIST]
 
