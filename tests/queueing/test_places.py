@@ -124,6 +124,15 @@ def test_a_pod_that_stopped_counting_long_ago_leaves_no_place() -> None:
         assert (places._inherited == {"new": 1.0}) is inherits
 
 
+@pytest.mark.parametrize(("late", "inherits"), [(59.9, True), (60.0, False)])
+def test_a_place_is_kept_for_less_than_a_minute(late: float, inherits: bool) -> None:
+    places, made = Places(), pod("p", uid="old", gpu=1)
+    made["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
+    places.leave(Pod.from_object(made), "r", None, 1000.0)
+    places.come(Pod.from_object(pod("p", uid="new", gpu=1)), lambda: "r", 1000.0 + late)
+    assert (places._inherited == {"new": 1.0}) is inherits
+
+
 def test_places_of_one_namespace_are_few_and_displace_no_others() -> None:
     places = Places()
     created = {"creationTimestamp": "1970-01-01T00:00:01Z"}
