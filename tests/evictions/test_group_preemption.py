@@ -13,6 +13,7 @@ from scheduling.placer_env import GPU, MEM, NOW
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.core_options import Options
+from hami_webhook.evictions import group_victims
 from hami_webhook.scheduling.protocol import ExtenderArgs
 
 from .extended import Extended, add, budget, extended, high, low, turns
@@ -75,6 +76,7 @@ async def test_just_enough_go_and_what_they_leave_is_kept_for_the_whole_group(mo
         await each.end(*each.ending())
         for name in ("small", "low"):
             assert (await each.filter(name))["NodeNames"] is None, name
+        assert (each.preemption.counts["evicting"], each.preemption.counts["waiting"]) == (1, 1)
         found = await placed(each, ["g3", "g0", "g4", "g1", "g2"])
         assert len(found) == 5
         assert each.preemption.victims == 4
@@ -125,8 +127,88 @@ async def test_members_that_fit_on_other_nodes_than_were_tried_are_placed_there(
     members = [*group(2, mem=4000)[:1], *group(2)[1:]]
     async with extended(*cards, *members) as each:
         assert said(await each.filter("g0")).startswith("1 of 2 pods of pod group g fit")
+        assert each.queue.times_freed, "they are tried again at once"
         assert await placed(each, ["g1", "g0"]) == {"g0": "n0", "g1": "n1"}
         assert each.ending() == []
+
+
+async def test_a_group_waits_for_those_who_end_anyway() -> None:
+    async with extended(*nodes(2), *taken(2), *group(2)) as each:
+        for name in ("x0-0", "x0-1"):
+            await each.cluster.delete(Kind.PODS, name, "default", grace=30)
+        assert said(await each.filter("g0")).endswith("; it waits for pods that are ending")
+        assert each.queue.times_freed == 0, "it isn't tried again before these have ended"
+
+
+async def test_a_node_that_is_not_offered_has_a_member_and_no_victims() -> None:
+    """g0 runs on n0, and kube-scheduler offers n1 alone to the others."""
+    members = group(3)
+    async with extended(*nodes(2, 2), *taken(2, 2), *members[1:]) as each:
+        await each.end("x0-0")
+        bound = low("g0", "n0", f"n0-0,NVIDIA,{MEMORY},0:;", 10, labels=members[0]["metadata"]["labels"])
+        await add(each.cluster, bound)
+        assert said(await each.filter("g1", ["n1"])).endswith("; 2 pods of lower priority are evicted for it")
+        assert victims(each) == ["x1-0", "x1-1"]
+
+
+async def test_who_could_not_stay_on_its_card_beside_another_member_leaves_the_other_node_to_choose() -> None:
+    """With x gone, g0 would be placed on the card that g1 needs, so that the more important y goes for g1."""
+    cards = [node("n0", card("small", 4000), card("large", 8000)), node("n1", card("other", 8000))]
+    there = [low("x", "n0", "large,NVIDIA,8000,0:;"), low("y", "n1", "other,NVIDIA,8000,0:;", 5)]
+    members = [*group(2, mem=4000)[:1], *group(2)[1:]]
+    async with extended(*cards, *there, *members) as each:
+        await each.filter("g0")
+        assert each.ending() == ["y"]
+
+
+async def test_of_many_nodes_32_are_looked_at_for_a_member() -> None:
+    """Of 33 nodes two pods would have to go; the one where one is enough has the pod that runs the longest."""
+    many = nodes(*[1] * 34)
+    halves = [low(f"x{n:02}{half}", f"n{n}", f"n{n}-0,NVIDIA,4000,0:;", 0, 9) for n in range(33) for half in "ab"]
+    async with extended(*many, *halves, low("single", "n33", "n33-0,NVIDIA,8000,0:;"), *group(2)) as each:
+        await each.filter("g0")
+        assert len(each.ending()) == 4
+        assert "single" not in each.ending()
+
+
+async def test_a_search_that_takes_too_long_evicts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_victims, "_FITS", 1)
+    async with extended(*nodes(2, 2), *taken(2, 2), *group(2)) as each:
+        text = "; the search for pods of lower priority was given up, as it takes too long"
+        assert said(await each.filter("g0")).endswith(text)
+        assert (each.ending(), each.preemption.counts) == ([], {"no-candidates": 1})
+
+
+@pytest.mark.parametrize(("later", "searches"), [(0.75, 1), (1.0, 2)])
+async def test_other_groups_of_the_namespace_are_looked_at_a_second_later(later: float, searches: int) -> None:
+    now = [NOW]
+    async with extended(*nodes(2), *taken(2), *group(3), *group(3, "h"), clock=lambda: now[0]) as each:
+        await each.filter("g0")
+        now[0] += later
+        await each.filter("h0")
+        assert each.preemption.counts == {"no-candidates": searches}
+
+
+@pytest.mark.parametrize(("later", "searches"), [(29.75, 1), (30.0, 2)])
+async def test_a_group_that_had_no_victims_is_looked_at_half_a_minute_later(later: float, searches: int) -> None:
+    now = [NOW]
+    async with extended(*nodes(2), *taken(2), *group(3), clock=lambda: now[0]) as each:
+        assert "without all pods of lower priority" in said(await each.filter("g0"))
+        now[0] += later
+        assert "without all pods of lower priority" in said(await each.filter("g1"))
+        assert each.preemption.counts == {"no-candidates": searches}
+
+
+async def test_nobody_else_goes_for_a_group_that_has_another_member_by_now() -> None:
+    """g2 comes while the victims of the first two are ending."""
+    members = [*group(2), high(name="g2", gpu=1, mem=MEMORY, labels=group(2)[0]["metadata"]["labels"])]
+    async with extended(*nodes(3), *taken(3), *members[:2]) as each:
+        await each.filter("g0")
+        first = each.ending()
+        assert len(first) == 2
+        await add(each.cluster, members[2])
+        await each.filter("g2")
+        assert each.ending() == first
 
 
 async def test_kube_scheduler_evicts_nobody_for_a_member() -> None:

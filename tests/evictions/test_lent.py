@@ -97,6 +97,31 @@ def test_who_goes(
     assert select(reclaiming(candidates, {"a": {"gpu": 9, "mem": 99}, "b": nominal}), wanted) == victims
 
 
+@in_one_test("held", [{"gpu": 0}, {}])
+def test_a_team_that_holds_none_of_a_key_is_not_beyond_its_nominal_of_none(held: Mapping[str, int]) -> None:
+    """c has twice its memory lent, b a tenth: c gives first, though b has no nominal of cards at all."""
+    small = {"mem": 1, **held}
+    of_b = [Evictable((f"b{number:02}",), ("b",), 0, NOON - 900, 600, {ALL: small, "b": small}) for number in range(11)]
+    of_c = [candidate(uid, "c", gpu, mem=5) for uid, gpu in (("c1", 1), ("c2", 0), ("c3", 1))]
+    nominal = {"a": {}, "b": {"gpu": 0, "mem": 10}, "c": {"gpu": 1, "mem": 5}}
+    found = select(reclaiming([*of_b, *of_c], nominal), shortage(1, mem=6))
+    assert found == ["c1", "c2"]
+
+
+def test_of_two_that_free_as_much_of_all_that_lacks_and_nothing_besides_the_youngest_goes() -> None:
+    """w and x free half of each key, y all of the one, z all of the other."""
+    halves = [candidate(uid, gpu=2, mem=2, age=700) for uid in ("w", "x")]
+    whole = [candidate("y", gpu=4, mem=0), candidate("z", gpu=0, mem=4)]
+    lent: dict[str, dict[str, int]] = {"a": {}, "b": {"gpu": 0, "mem": 0}}
+    assert select(reclaiming([*halves, *whole], lent), shortage(4, mem=4)) == ["w", "x"]
+
+
+@in_one_test(("count", "pauses"), [(255, 0), (256, 1), (511, 1), (512, 2)])
+def test_after_so_many_candidates_others_have_their_turn(count: int, pauses: int) -> None:
+    of = reclaiming([candidate(f"{number:03}") for number in range(count)], {"a": {}, "b": {"gpu": 0}})
+    assert len([*of.as_many_as_may(shortage(1))]) == pauses
+
+
 def test_when_enough_will_have_run_for_long_enough() -> None:
     """Of three that are too young two are enough: those that can go first."""
     of = reclaiming(

@@ -12,7 +12,7 @@ import pytest
 from builders import card, node
 from scheduling.placer_env import NOW
 
-from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.api import JSON, Forbidden, Kind
 from hami_webhook.core_options import Options
 from hami_webhook.evictions.policies import POD
 from hami_webhook.scheduling.node_locks import LOCK
@@ -182,6 +182,45 @@ async def test_a_pod_that_was_evicted_itself_would_have_stayed() -> None:
         assert await use_card(env, "last")
 
 
+@pytest.mark.parametrize(("count", "who", "are"), [(1, "a pod that was", "is"), (2, "2 pods that were", "are")])
+async def test_while_pods_are_ending_for_nobody_no_others_go(count: int, who: str, are: str) -> None:
+    gone = high(gpu=count, mem=8000, name="gone")
+    gone["metadata"]["annotations"] = {USE: "c0,c1"}
+    async with attacked(gone, named("next", 2), grace=600) as env:
+        await env.each.filter("gone")
+        await env.each.end("gone")
+        await env.each.filter("next")
+        ((reason, text),) = env.each.events("next")
+        assert reason == "PreemptionLimited"
+        assert text.startswith(f"preemption evicts nobody now: {who} evicted for other pods of namespace default")
+        assert text.endswith(f", {are} still ending")
+
+
+@pytest.mark.parametrize(("waited", "victims"), [(3599, 1), (3600, 2)])
+async def test_who_takes_hours_to_end_is_waited_for_an_hour(waited: float, victims: int) -> None:
+    async with attacked(named("gone", 0), named("next", 1), grace=7200) as env:
+        await env.each.filter("gone")
+        await env.each.end("gone")
+        env.now += waited
+        await env.each.filter("next")
+        assert env.each.preemption.victims == victims
+
+
+async def test_evictions_that_failed_cost_nothing_whatever_becomes_of_their_victims() -> None:
+    async def pause(step: str) -> None:
+        if step == "delete_pod:before":
+            raise Forbidden("no")
+
+    async with attacked(*(named(f"high{number}", number) for number in range(3))) as env:
+        env.each.cluster.pause = pause
+        for number in range(2):
+            await env.each.filter(f"high{number}")
+            await env.each.end(f"x{number:02}", f"high{number}")
+        env.each.cluster.pause = None
+        await env.each.filter("high2")
+        assert env.each.ending() == ["x02"]
+
+
 async def test_beyond_the_limit_pods_wait_for_the_next_minute() -> None:
     names = [f"high{number}" for number in range(5)]
     async with attacked(*map(whole, names), per_minute=3) as env:
@@ -267,3 +306,13 @@ async def test_nothing_is_remembered_for_longer_than_it_counts() -> None:
         limits = env.each.core.limits
         assert limits.reached(POD, env.each.core.state.pods_in("default")[:1], 1) is None
         assert (limits._of_pods, limits._of_namespaces) == ({}, {})
+
+
+async def test_pods_that_wait_for_who_ends_anyway_are_not_remembered_for_longer_either() -> None:
+    async with attacked(whole("first"), whole("second")) as env:
+        limits, state = env.each.core.limits, env.each.core.state
+        first, second = (next(each for each in state.pods() if each.name == name) for name in ("first", "second"))
+        limits.evicted([first], ())
+        env.now += 60
+        limits.evicted([second], ())
+        assert len(limits._of_namespaces["default"].recent) == 1

@@ -9,11 +9,13 @@ import pytest
 from builders import card, node, read_pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.pod_fit import NodeFit, PodRequest, fit_pod, read_pod_request
+from hami_webhook.evictions import moves as search
 from hami_webhook.evictions.moves import MovablePod, NoPlan, Plan, Wanted, plan_moves
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -120,6 +122,40 @@ def test_no_plan_has_more_moves_than_may_be() -> None:
     assert isinstance(found, Plan)
     assert len(found.moves) == 2
     assert fleet.plan(1, 8000, most=1) is NoPlan.NO_PLACE
+
+
+def test_one_move_that_is_enough_is_found_where_to_give_back_in_turn_leaves_two() -> None:
+    """p0 is small, and stays first in its turn: then p1 and p2 have to go. Of n1 two have to go in any case."""
+    fleet = Fleet([4, 4], [(0, [0, 1], 1000), (0, [2], 4000), (0, [3], 4000), *((1, [card], 600) for card in range(4))])
+    assert fleet.moves(2, 7500) == [("p0", "n1")]
+
+
+def test_nobody_moves_to_a_node_that_is_cleared_or_that_nobody_knows() -> None:
+    fleet = Fleet([2, 1], [(0, [0], 100), (0, [1], 200), (1, [0], 7850)])
+    fleet.movable = [replace(each, nodes={*each.nodes, "n0", "gone"}) for each in fleet.movable]
+    assert fleet.moves(1, 8000) == [("p0", "n1")]
+
+
+@pytest.mark.parametrize(("count", "found"), [(36, NoPlan.NO_PLACE), (45, NoPlan.TOO_LONG)])
+def test_as_many_sets_are_compared_as_the_effort_allows(count: int, found: NoPlan) -> None:
+    """With a hundredth 1,000 sets: of 36 pods 666 have one or two, of 45 there are 1,035. A card holds nine of them."""
+    turn = {number: index for index, number in enumerate(sorted(range(count), key=str))}
+    fleet = Fleet([count // 9, 1], [*((0, [turn[number] // 9], 880) for number in range(count)), (1, [0], 881)])
+    fleet.movable = fleet.movable[:count]
+    wanted = Wanted(wanting(1, SIZE), {"n0"})
+    plan = run_at_once(plan_moves(wanted, fleet.nodes, fleet.movable, VENDORS, most=2, effort=0.01))
+    assert plan is found
+
+
+@pytest.mark.parametrize(("places", "moves"), [(3, [("p0", "n3")]), (2, None)])
+def test_as_many_places_are_tried_as_may_be(
+    places: int, moves: list[tuple[str, str]] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three nodes the last one has room."""
+    monkeypatch.setattr(search, "_PLACES", places)
+    fleet = Fleet([1] * 4, [(0, [0], 1000), (1, [0], 7500), (2, [0], 7500), (3, [0], 2000)])
+    fleet.movable = fleet.movable[:1]
+    assert fleet.moves(1, 8000) == moves
 
 
 def test_nobody_moves_where_it_would_cost_its_quota_more() -> None:

@@ -374,6 +374,39 @@ async def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it
         assert each.nominated("high") == "n1"
 
 
+async def test_another_pod_of_the_same_name_is_not_nominated() -> None:
+    async def pause(at: str) -> None:
+        if at == "patch_status:before":
+            each.cluster.pause = None
+            await each.end("high")
+            await each.cluster.create(Kind.PODS, high(gpu=1, mem=8000))
+            await turns()
+
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        await turns()
+        assert "nominatedNodeName" not in each.raw("high").get("status", {})
+        assert each.ending() == []
+
+
+async def test_a_nomination_that_cannot_be_withdrawn_is_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    refused = 0
+
+    async def pause(at: str) -> None:
+        nonlocal refused
+        if at == "delete_pod:before":
+            refused = 1
+            raise Forbidden("pods is forbidden")
+        if at == "patch:before" and refused:
+            raise Forbidden("nor may it be patched")
+
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
+        await each.filter("high")
+        (record,) = [each for each in caplog.records if each.message == "the nomination can't be withdrawn"]
+        assert vars(record)["reason"] == "nor may it be patched"
+        assert each.preemption.counts["failed"] == 1
+
+
 async def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_there_is() -> None:
     """kube-scheduler tries the nominated node alone before it offers the others."""
     there = [low("y", "n2", "b,NVIDIA,8000,0:;", 0, 9)]

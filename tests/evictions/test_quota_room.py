@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduling.placer_env import GPU, MEM, NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON, Kind
-from hami_webhook.devices.pod_fit import read_pod_request
-from hami_webhook.evictions.quota_room import quota_room
+from hami_webhook.devices.pod_fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.evictions.quota_room import GroupBudgets, quota_room
 from hami_webhook.evictions.victims import Preemptor, choose_node
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -155,3 +155,22 @@ def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
     sets = chain.from_iterable(combinations(lower, size) for size in range(len(lower) + 1))
     enough = [key(list(gone), []) for gone in sets if total - sum(held[each.uid] for each in gone) <= hard]
     assert (None if found is None else found.key) == min(enough, default=None)
+
+
+@pytest.mark.parametrize(
+    ("hard", "taken", "admitted"), [(8000, 0, True), (7999, 0, False), (9000, 1000, True), (9000, 1001, False)]
+)
+def test_a_member_has_what_those_before_it_leave_of_a_quota(hard: int, taken: int, admitted: bool) -> None:
+    state = ClusterCache(VENDORS)
+    state.set_node(Node.from_object(node("n1", card("a", 8000))), NOW)
+    member = Pod.from_object(high(gpu=1, mem=8000))
+    account = QuotaAccount.read(ResourceQuota.from_object(quota("q", mem=hard, used={MEM: 8000})), VENDORS)
+    budgets = GroupBudgets([account], state, state.capacity, VENDORS, NOW)
+    before = {account.label: {MEM: taken}} if taken else {}
+    view, request = state.view("n1"), read_pod_request(member, VENDORS, "spread")
+    assert view is not None
+    assert request is not None
+    fit = fit_pod(view, request, VENDORS, None)
+    assert isinstance(fit, NodeFit)
+    assert budgets.admits(member, fit, view, before) is admitted
+    assert isinstance(fit_pod(view, request, VENDORS, budgets.of(member, before)), NodeFit) is admitted

@@ -10,7 +10,9 @@ from scheduling.placer_env import NOW, VENDORS, request_of
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import DeviceShare
-from hami_webhook.evictions.victims import Preemptor, choose_node
+from hami_webhook.evictions import victims as search
+from hami_webhook.evictions.search import SearchBudget, try_fit
+from hami_webhook.evictions.victims import Preemptor, choose_node, selecting_victims
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Node, Pod
 from hami_webhook.state.cluster_cache import ClusterCache
@@ -27,12 +29,7 @@ def victims(
     reserved: dict[str, tuple[str, int]] | None = None,
 ) -> tuple[str, ...] | None:
     """The node and the victims' names; None if evicting would help on no node. `reserved`: card and MiB by node."""
-    state = ClusterCache(VENDORS)
-    for obj in objects:
-        if "spec" in obj:
-            state.set_pod(Pod.from_object(obj), NOW)
-        else:
-            state.set_node(Node.from_object(obj), NOW)
+    state = cache_of(objects)
     request = request_of(incoming)
     kept = {name: {("NVIDIA", uuid): [DeviceShare(mem, 0)]} for name, (uuid, mem) in (reserved or {}).items()}
     nodes = [
@@ -43,6 +40,16 @@ def victims(
     disruption = [PodDisruptionBudget.from_object(budget) for budget in budgets]
     found = choose_node(Preemptor(request, None, VENDORS, disruption, NOW), nodes)
     return None if found is None else (found.node, *(each.name for each in found.pods))
+
+
+def cache_of(objects: Sequence[JSON]) -> ClusterCache:
+    state = ClusterCache(VENDORS)
+    for obj in objects:
+        if "spec" in obj:
+            state.set_pod(Pod.from_object(obj), NOW)
+        else:
+            state.set_node(Node.from_object(obj), NOW)
+    return state
 
 
 ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
@@ -112,3 +119,71 @@ def test_a_card_that_its_pods_closed_is_open_without_them() -> None:
     assert view is not None
     assert view.closed == {("NVIDIA", "M")}
     assert NodeSnapshot(view, state.allocations("n1"), {}).without({"old"}, VENDORS).closed == frozenset()
+
+
+def test_of_several_smaller_sets_the_best_goes() -> None:
+    """To give back by importance leaves the two that share a card; of the pods with a card each one is younger."""
+    there = [low("y", "n1", "b,NVIDIA,8000,0:;", 0, 0), low("z", "n1", "c,NVIDIA,8000,0:;", 0, 1)]
+    halves = [low(f"x{number}", "n1", "a,NVIDIA,4000,0:;", 0, 2 + number) for number in (0, 1)]
+    three = node("n1", *(card(uuid, 8000) for uuid in "abc"))
+    assert victims(high(gpu=1, mem=8000), three, *there, *halves) == ("n1", "z")
+
+
+class Search:
+    """The search on one node: who goes, what of its budget is left, and how often it pauses."""
+
+    def __init__(self, objects: Sequence[JSON], budget: SearchBudget) -> None:
+        state = cache_of(objects)
+        (view,) = state.views()
+        snapshot = NodeSnapshot(view, state.allocations(view.name), {})
+        preemptor = Preemptor(request_of(high(gpu=1, mem=8000)), None, VENDORS, (), NOW)
+        self.budget, self.pauses = budget, 0
+        steps = selecting_victims(preemptor, snapshot, budget)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self.found = None if end.value is None else [each.name for each in end.value.pods]
+                return
+            self.pauses += 1
+
+
+HALVES = [
+    node("n1", card("a", 8000), card("b", 8000)),
+    low("z", "n1", "b,NVIDIA,8000,0:;", 0, 0),
+    *(low(f"x{number}", "n1", "a,NVIDIA,4000,0:;", 0, 1 + number) for number in (0, 1)),
+]
+"""kube-scheduler would evict both of x; z alone is enough, and the first set that is compared with them."""
+
+
+def test_a_smaller_set_is_found_with_just_the_effort_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    took: list[int] = []
+
+    def counting(*arguments: object) -> object:
+        found, steps = try_fit(*arguments)  # type: ignore[arg-type]
+        took.append(steps)
+        return found, steps
+
+    monkeypatch.setattr(search, "try_fit", counting)
+    whole = Search(HALVES, SearchBudget(100, 100, 10**9))
+    assert whole.found == ["z"]
+    assert 10**9 - whole.budget.steps == sum(took), "each Fit counts once"
+    all_fits, before = len(took), sum(took[:-1])
+    for fits, sets, steps, expected in (
+        (all_fits, 1, 10**9, ["z"]),
+        (all_fits - 1, 1, 10**9, ["x0", "x1"]),
+        (all_fits, 0, 10**9, ["x0", "x1"]),
+        (all_fits, 1, before + 1, ["z"]),
+        (all_fits, 1, before, ["x0", "x1"]),
+    ):
+        assert Search(HALVES, SearchBudget(fits, sets, steps)).found == expected, (fits, sets, steps)
+
+
+def test_while_sets_are_compared_others_have_their_turn() -> None:
+    """Of 11 pods on a card all have to go: so each set of fewer is compared."""
+    there = [low(f"x{number:02}", "n1", "a,NVIDIA,700,0:;", 0, number) for number in range(11)]
+    objects = [node("n1", card("a", 8000, count=20)), *there]
+    without, all_sets = Search(objects, SearchBudget(0, 0, 10**9)), Search(objects, SearchBudget(0, 4096, 10**9))
+    compared = 4096 - all_sets.budget.sets
+    assert compared > 100
+    assert all_sets.pauses - without.pauses == compared // 64
