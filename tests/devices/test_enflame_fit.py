@@ -127,7 +127,7 @@ def test_a_card_whose_minor_is_not_its_index_keeps_another_one_from_being_shared
         ("n-enflame-0", "n-enflame-0,Enflame,25,0:;"),
         ("n-enflame-1", "1/2 CardUuidMismatch, 1/2 ModeNotFit"),
     ):
-        incoming = share(25, **{"enflame.com/use-gpuuuid": uuid})
+        incoming = share(25, 1, "p", **{"enflame.com/use-gpuuuid": uuid})
         assert went(env, incoming, keep=False) == answer
 
 
