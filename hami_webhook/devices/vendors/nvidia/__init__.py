@@ -98,9 +98,9 @@ def _requires_nvlink(pod: Pod) -> bool:
 
 def _cost_the_same(fit_request: FitRequest, passed: Sequence[Candidate]) -> bool:
     """Whether quota counts the same for every choice among these cards: all different, new, and of one reservation."""
-    first, *others = (candidate.claim for candidate in passed)
-    alike = all(replace(claim, uuid=first.uuid) == first for claim in others)
-    return not fit_request.claims and alike and len({card.device.uuid for card in passed}) == len(passed)
+    first = passed[0].claim
+    equal = all(replace(card.claim, uuid=first.uuid) == first for card in passed)
+    return not fit_request.claims and equal and len({card.device.uuid for card in passed}) == len(passed)
 
 
 class BestLinked(Struct, Selection, frozen=True):
